@@ -2,7 +2,6 @@
 
 import fcntl
 import gc
-import hashlib
 import json
 import os
 import signal
@@ -16,7 +15,7 @@ from hypothesis import settings
 from farflung.app.cli.main import main
 from farflung.compress import kernels
 
-pytest_plugins = ["selection"]
+pytest_plugins = ["selection", "kernel_cache"]
 
 pytest.register_assert_rewrite(
     "app_trees",
@@ -33,8 +32,6 @@ pytest.register_assert_rewrite(
 )
 
 from app_trees import Ended, Farflung  # noqa: E402 - its assertions are rewritten by the line above
-
-SOURCES = Path(kernels.__file__).parents[1]
 
 # A shell that starts something in the background lets it ignore Ctrl-C, and so all that it starts: the tests of what
 # Ctrl-C does would wait for ever.
@@ -56,27 +53,6 @@ gc.disable()
 # No test is timed: on a busy machine an example takes as long as it takes.
 settings.register_profile("untimed", deadline=None)
 settings.load_profile("untimed")
-
-
-def pytest_configure(config: pytest.Config) -> None:
-    """What one of our processes compiles (20 s for the codecs alone) the others read, as those of a user do.
-
-    The folder is one for these very sources: numba does not see that a part of a loop was changed in another file.
-    While it is empty the first process fills it; the codecs of the others give the same bytes without.
-    """
-    if (cache := getattr(config, "cache", None)) is not None:
-        texts = [
-            *sorted((SOURCES / "compress" / "loops").glob("*.py")),
-            SOURCES / "verify" / "canon" / "numba_kernels.py",
-            *sorted((SOURCES / "advice" / "placement").glob("*_loops.py")),
-            *sorted((SOURCES / "advice" / "simulation").glob("*.py")),
-        ]
-        name = hashlib.sha256(b"".join(path.read_bytes() for path in texts)).hexdigest()[:16]
-        folder = cache.mkdir("kernels") / name
-        is_first = os.environ.get("PYTEST_XDIST_WORKER", "gw0") == "gw0"
-        kernels.use("auto", cache=str(folder))
-        if not is_first and not folder.exists():
-            kernels.CODECS.pays = sys.maxsize
 
 
 @pytest.fixture(autouse=True)

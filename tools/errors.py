@@ -155,7 +155,10 @@ def classes() -> dict[str, str]:
 
 
 def _called(call: ast.Call) -> str:
-    return ast.unparse(call.func).split(".")[-1]
+    """The last part of the name that is called."""
+    if isinstance(call.func, ast.Name):  # nearly all; to write an expression out takes long
+        return call.func.id
+    return call.func.attr if isinstance(call.func, ast.Attribute) else ast.unparse(call.func).split(".")[-1]
 
 
 @cache

@@ -29,7 +29,7 @@ VERBS = (
     ("export",),
     pytest.param(("statement", REQUESTER.public.hex(), "--csv"), marks=SLOW),
     pytest.param(("statement", REQUESTER.public.hex()), marks=pytest.mark.soak),  # the rows of --csv, in words
-    pytest.param(("statement", REQUESTER.public.hex(), "--json"), marks=SLOW),
+    pytest.param(("statement", REQUESTER.public.hex(), "--json"), marks=pytest.mark.soak),
 )
 
 

@@ -1,4 +1,4 @@
-"""`farflung stop`: the open round is finished and settled, as after the first Ctrl-C; and what is said meanwhile."""
+"""`farflung stop`, which is the first Ctrl-C: the open round is finished and settled; and what is said meanwhile."""
 
 from __future__ import annotations
 
@@ -36,9 +36,16 @@ def test_a_run_that_is_stopped_settles_and_is_handed_over(farflung: Farflung, co
     stopping = command("stop", "--json")
     assert json.loads(stopping.lines[0])["run"] == run.name
     ended = farflung.finish(process)
-    assert "FF-APP-132" in ended.errors
+    assert "error[FF-APP-132]" in ended.errors
     assert ended.code == 130
-    assert stored_events(run)[-1]["event"] == "result"
+    result = ended.events[-1]
+    assert result["event"] == stored_events(run)[-1]["event"] == "result"
+    assert result["sum"] == 0
+    assert 0 < result["rounds"] < 150
+    paid = sum(event["paid"] for event in ended.events if event["event"] == "settled")
+    assert result["paid"] == paid == result["rounds"] * 2 * 2 * 32 * 3  # peers, sequences, context, steps
+    checked = command("verify-run", run.name)
+    assert checked.code == 0, checked.errors
     assert {"sync", "join", "worker memory", "time", "price"} <= compared(run)
     assert "it is finished" in command("stop", run.name).refusal("FF-APP-015", 2)
     assert command("fetch", "--out", str(run.parent / "got")).code == 0

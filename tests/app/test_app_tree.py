@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 import shutil
-import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import safetensors.numpy
-from app_trees import MANY, UNAUDITED, Ended
+from app_trees import Ended
 
 from farflung.ledger import genesis_file
 from farflung.ledger.block import read_block
@@ -189,26 +188,6 @@ def test_another_seed_gives_other_bits(tiny: Any, farflung: Any) -> None:
     other, one = farflung("run", "--preset", "tiny", "--json", "--seed", "2").result, tiny[1].result
     assert other["model_hash"] != one["model_hash"]
     assert other["ledger_root"] != one["ledger_root"]
-
-
-def test_the_first_ctrl_c_finishes_the_round_and_settles(farflung: Any) -> None:
-    process = farflung.start("run", "--preset", "tiny", *UNAUDITED, *MANY, "--json")
-    assert process.stdout is not None
-    for line in process.stdout:
-        if '"event":"round"' in line:
-            break
-    os.kill(process.pid, signal.SIGINT)
-    ended = farflung.finish(process)
-    assert ended.code == 130, ended.errors
-    assert "error[FF-APP-132]" in ended.errors
-    result = ended.events[-1]
-    assert result["event"] == "result"
-    assert 0 < result["rounds"] < 150
-    assert result["sum"] == 0
-    settled = [e["paid"] for e in ended.events if e["event"] == "settled"]
-    assert result["paid"] == sum(settled) == result["rounds"] * ROUND_PRICE
-    checked = farflung("verify-run", "--json")
-    assert checked.code == 0, checked.errors
 
 
 def test_everybody_proved_a_node_key_that_its_account_put_on_the_ledger(tiny: Any) -> None:

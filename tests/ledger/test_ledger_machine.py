@@ -28,7 +28,7 @@ TestLedger = Ledger.TestCase
 TestPay = Pay.TestCase
 TestPay.settings = settings(max_examples=30, stateful_step_count=25)
 TestLedger.pytestmark = [pytest.mark.slow]  # TestPay has all but the jobs of several
-TestLedger.settings = settings(max_examples=50, stateful_step_count=40)
+TestLedger.settings = settings(max_examples=30, stateful_step_count=40)
 
 
 def test_no_rule_hides_another_of_its_name():

@@ -59,7 +59,7 @@ def test_no_deviation_of_a_seller_with_one_slot_pays() -> None:
     assert sum(lied < truth for truth, lied in found) > 1000  # and lying moved it
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_none_of_100_000_deviations_of_a_seller_with_one_slot_pays() -> None:
     assert sum(lied > truth for truth, lied in deviations(seed=2, count=100_000)) == 0
 

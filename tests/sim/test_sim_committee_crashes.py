@@ -7,8 +7,12 @@ from sim_committee import Wires, World
 from sim_committee_app import cheap_signatures
 
 BLOCKS, FEWER = (50, 20)  # a chain of twenty blocks for .ci/run: each seat leads five times; fifty for `make soak`
+WAYS = [("torn", True), ("whole", False), ("torn", False), ("whole", True)]  # how it dies, and whether wires are rough
 VICTIM = 1
-LENGTHS = [pytest.param(FEWER, marks=pytest.mark.slow), pytest.param(BLOCKS, marks=pytest.mark.soak)]
+EACH = [
+    *(pytest.param(*way, FEWER, marks=pytest.mark.slow) for way in WAYS[:2]),
+    *(pytest.param(*way, BLOCKS, marks=pytest.mark.soak) for way in WAYS),
+]
 
 
 def history(nodes: int, blocks: int, kill_at: tuple[int, str] | None, is_rough: bool = False) -> World:
@@ -44,9 +48,7 @@ def test_a_death_at_some_writes_costs_no_block_and_no_vote(nodes: int, how: str)
         check(nodes, BLOCKS, write, how)
 
 
-@pytest.mark.parametrize("blocks", LENGTHS)
-@pytest.mark.parametrize("is_rough", [False, True])
-@pytest.mark.parametrize("how", ["torn", "whole"])
+@pytest.mark.parametrize(("how", "is_rough", "blocks"), EACH)
 @pytest.mark.parametrize("nodes", [1, 4])
 def test_a_death_at_each_write_costs_no_block_and_no_vote(nodes: int, how: str, is_rough: bool, blocks: int) -> None:
     for write in writes(nodes, blocks, is_rough):

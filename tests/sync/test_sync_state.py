@@ -15,7 +15,7 @@ from farflung.core.errors import FarflungError
 from farflung.sync import DGC, DeMo, DiLoCo, LocalSGD, MuLoCo, PowerSGD, SparseLoCo
 
 H = 3
-STOPS = (0, 1, 2, H, 2 * H, 2 * H + 1, 3 * H)
+STOPS = (0, 1, H, 2 * H + 1, 3 * H)
 Make = Callable[[nn.Module, Any], Any]
 
 

@@ -143,7 +143,7 @@ ROUND = st.fixed_dictionaries(
 @pytest.mark.whole
 @pytest.mark.parametrize("changes", METHODS[:3])
 @given(rounds=st.lists(ROUND, min_size=ROUNDS, max_size=ROUNDS))
-@settings(max_examples=8, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=4, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_what_is_made_ahead_changes_no_bit_of_any_reply(twins, changes, rounds):
     twins = twins(**changes)
     for script in rounds:
