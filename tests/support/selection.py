@@ -29,7 +29,7 @@ RECORD, CHOSEN = "selection/passed", "selection/chosen"
 APART = {"soak", "netns", "browser", "extra", "quiet"}
 EXTRAS = tomllib.loads((ROOT / ".ci" / "extras.toml").read_text("utf-8"))  # tried when their files change
 HELD = {file for row in EXTRAS.values() for file in row.get("holds", "").split()}
-EVERYTHING = re.compile(r"pyproject\.toml|constraints\.txt|tests/conftest\.py|tests/support/(?:selection|kernel_cache)\.py")
+EVERYTHING = re.compile(r"pyproject\.toml|constraints\.txt|tests/(conftest|support/(selection|kernel_cache))\.py")
 MODULE = re.compile(r"\bfarflung(?:\.\w+)+\.?")
 
 
