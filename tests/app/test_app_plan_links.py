@@ -44,6 +44,13 @@ def test_the_table_fits_80_columns_and_marks_one_method(link: str, capsys: pytes
     assert sum(row.startswith("* ") for row in rows) == 1
 
 
+def test_the_column_of_losses_says_which_dense_run_is_the_best(capsys: pytest.CaptureFixture[str]) -> None:
+    """Its own row `dense` lies far above: that is AdamW's, and the best is Muon's, which is no row."""
+    text = " ".join(told(capsys, "--link", "100/100/10ms", "--peers", "4", "--step", "0.1").split())
+    assert "above dense training with Muon, the best run after as many tokens" in text
+    assert "the row dense is AdamW's" in text
+
+
 def test_the_choice_is_said_with_reasons_and_settings_to_copy(capsys: pytest.CaptureFixture[str]) -> None:
     shown = told(capsys, "--link", "20/100/30ms", "--peers", "8", *STEP)
     assert "20 Mbit/s up, 100 Mbit/s down, 30 ms there and back; 8 peers" in shown

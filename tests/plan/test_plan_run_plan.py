@@ -454,10 +454,8 @@ def test_a_round_that_chooses_another_way_is_within_what_is_planned_at_most() ->
     assert otherwise.most == most > 1.25 * otherwise.planned
     assert (is_within(otherwise), is_within(beyond)) == (True, False)
     assert is_off(otherwise)
-    said, why = plan_vs_run_text.comparison(otherwise)
-    assert said.startswith("sync: planned ")
-    assert ", at most " in said
-    assert "within what is planned at most" in why
+    assert " (at most " in plan_vs_run_text.short_comparison(otherwise)
+    assert "within what is planned at most" in otherwise.cause
     # No relay: nothing to choose.
     bare = advise(spec(network=peers(hidden=0)), LAYOUT, 12_000_000, MACHINE)
     assert compare(bare, MeasuredRun(sync_bytes=1))[0].most == 0

@@ -39,19 +39,17 @@ def shown(*story: AnyEvent, verbose: bool = False, columns: int = 100) -> str:
     return " ".join(" ".join(row.text for row in rows).split())
 
 
-def test_a_cause_is_told_to_its_end_in_plain_lines() -> None:
-    lines = event_lines.lines(OFF, RunTimeline())
-    assert all(len(line) <= event_lines.COLUMNS and "…" not in line for line in lines)
-    assert all(line.startswith("Result   ") for line in lines)
-    assert lines[0] == "Result   time: planned 10 s, measured 20 s (2.00 of the plan)"
-    assert " ".join(line.removeprefix("Result").strip() for line in lines[1:]) == CAUSE
-
-
-def test_a_row_with_long_numbers_is_told_to_its_end_as_well() -> None:
-    row = PlanComparisonEvent(quantity="relay fees", unit="micro-credits", planned=295e6, most=2e11, measured=315e6)
-    lines = event_lines.lines(row, RunTimeline())
-    assert all(len(line) <= event_lines.COLUMNS and "…" not in line for line in lines)
-    assert " ".join(line.removeprefix("Result").strip() for line in lines).endswith("(1.07 of the plan)")
+def test_plain_lines_count_what_was_off_as_the_screen_does_and_leave_the_rest_to_the_report() -> None:
+    """No line a figure before the result: one line after it says how many were off, and which command says why."""
+    assert [event_lines.lines(row, told(PLANNED, row)) for row in (OFF, KEPT)] == [[], []]
+    for story, said in (
+        ((OFF, KEPT), "Result   1 of 2 estimates were off by over a quarter: farflung report r"),
+        ((KEPT,), "Result   all within 0.8 to 1.25 of the plan"),
+        ((), ""),
+    ):
+        rows = event_lines.lines(RESULT, told(PLANNED, *story, RESULT))
+        assert [row for row in rows if "estimates" in row or "of the plan" in row] == [said] * bool(said)
+        assert not [row for row in rows if "mostly" in row or len(row) > event_lines.COLUMNS]
 
 
 def test_the_screen_counts_what_was_off_and_the_report_says_why() -> None:
@@ -77,7 +75,7 @@ def test_what_a_part_of_a_run_is_compared_with_is_said(verbose: bool) -> None:
     assert "compared" not in whole
     assert "compared with the plan of 3 of 12 rounds" in shown(KEPT, part, verbose=verbose)
     assert "time is not compared: how long the run was stopped" in shown(again, KEPT, RESULT, verbose=verbose)
-    line = "Result   compared with the plan of 3 of 12 rounds"
+    line = "Result   all within 0.8 to 1.25 of the plan; compared with the plan of 3 of 12 rounds"
     assert line in event_lines.lines(part, told(PLANNED, KEPT, part))
     assert plan_vs_run_text.basis(told(PLANNED, RESULT)) == ("", "")
 

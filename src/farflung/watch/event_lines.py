@@ -84,8 +84,6 @@ def lines(event: AnyEvent, timeline: RunTimeline, run: str = "") -> list[str]:
             return say("Settle", committee_text.chain_comparison(event))
         case events.RelayPaymentEvent():
             return say("Settle", relay_fee_text.payment(event, timeline))
-        case events.PlanComparisonEvent():
-            return _compared(event)
         case events.RepeatedRunEvent():
             return say("Result", phrases.repeated(event))
         case events.WarningEvent(code=phrases.ESCAPED):
@@ -98,14 +96,6 @@ def lines(event: AnyEvent, timeline: RunTimeline, run: str = "") -> list[str]:
         case events.RunResultEvent():
             return _result(event, timeline, run)
     return _verify(event, timeline) or _train(event, timeline)
-
-
-def _compared(event: events.PlanComparisonEvent) -> list[str]:
-    """Broken between words and not cut: how far it is off, and why, are at the end."""
-    room = COLUMNS - STAGE_COLUMNS
-    said, why = plan_vs_run_text.comparison(event)
-    pieces = [*wrap(said, room), *(INDENT + piece for piece in wrap(why, room - len(INDENT)))]
-    return [line for piece in pieces for line in say("Result", piece)]
 
 
 def _data(event: events.PlanEvent) -> list[str]:
@@ -280,6 +270,8 @@ def silence(t: RunTimeline, now: float) -> list[str]:
 
 def _result(event: events.RunResultEvent, timeline: RunTimeline, run: str) -> list[str]:
     again = f"{phrases.many(event.reexecuted, 'contribution')} computed again" if event.reexecuted else ""
+    name = run or clean(event.run, 60)
+    estimates = plan_vs_run_text.summary(timeline, f"farflung report {name}")
     took = (
         f"{phrases.many(event.rounds, 'round')}, {format_count(event.tokens)} tokens in {format_seconds(event.seconds)}"
     )
@@ -288,11 +280,11 @@ def _result(event: events.RunResultEvent, timeline: RunTimeline, run: str) -> li
         *say("Result", *_losses(event, timeline)),
         *_sent(event, timeline),
         *say("Result", *_money(event, timeline)),
-        *say("Result", *plan_vs_run_text.basis(timeline)),
+        *say("Result", estimates, *plan_vs_run_text.basis(timeline)),
         *say("Result", took, again, *[phrases.left(gone, timeline) for gone in timeline.left[:8]]),
         *say("Result", f"model  {event.model_hash}"),
         *say("Result", f"ledger {event.ledger_root}"),
-        *say("Next", f"farflung sample {run or clean(event.run, 60)}", phrases.ALSO),
+        *say("Next", f"farflung sample {name}", phrases.ALSO),
     ]
 
 

@@ -7,11 +7,11 @@ from typing import Final
 from farflung.core import events
 from farflung.core.money import format_credits
 from farflung.core.units import format_bytes
-from farflung.plan.plan_comparison import ratio
+from farflung.plan.plan_comparison import is_off, ratio
 from farflung.watch import phrases
 from farflung.watch.fold import RunTimeline
 
-CAUSE: Final = 300  # characters of one
+KEPT: Final = "all within 0.8 to 1.25 of the plan"
 
 
 def assumed_lines(plan: events.PlanEvent) -> tuple[str, str]:
@@ -22,14 +22,12 @@ def assumed_lines(plan: events.PlanEvent) -> tuple[str, str]:
     return moved, f"lines: {phrases.clean(plan.lines, 120)}"
 
 
-def comparison(row: events.PlanComparisonEvent) -> tuple[str, str]:
-    """One planned quantity against the measured one, with the ratio; and why, where it lies off the plan."""
-    planned, measured = phrases.amount(row.planned, row.unit), phrases.amount(row.measured, row.unit)
-    share = ratio(row)
-    multiple = f"{share:.2f} of the plan" if share is not None else "not planned"
-    most = f", at most {phrases.amount(row.most, row.unit)}" if row.most else ""
-    line = f"{phrases.clean(row.quantity, 20)}: planned {planned}{most}, measured {measured} ({multiple})"
-    return line, phrases.clean(row.cause, CAUSE)
+def summary(t: RunTimeline, report: str) -> str:
+    """How many estimates were off; `report`: the command that says which, and why. Empty: nothing was compared."""
+    off = sum(is_off(row) for row in t.compared)
+    if off:
+        return f"{off} of {len(t.compared)} estimates were off by over a quarter: {report}"
+    return KEPT if t.compared else ""
 
 
 def basis(t: RunTimeline) -> tuple[str, str]:

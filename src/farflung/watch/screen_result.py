@@ -214,12 +214,9 @@ def _against_plan(t: RunTimeline, columns: int, verbose: bool, run: str) -> list
     if not t.compared:
         return []
     if not verbose:
-        off, basis = sum(is_off(row) for row in t.compared), [_quiet(each) for each in plan_vs_run_text.basis(t)]
-        if off:
-            where = _commands(t, run, "report")[0]
-            said = _quiet(f"{off} of {len(t.compared)} estimates were off by over a quarter: {where}")
-        else:
-            said = TextSpan("all within 0.8 to 1.25 of the plan", SpanStyle.GOOD)
+        text = plan_vs_run_text.summary(t, _commands(t, run, "report")[0])
+        said = TextSpan(text, SpanStyle.GOOD if text == plan_vs_run_text.KEPT else SpanStyle.QUIET)
+        basis = [_quiet(each) for each in plan_vs_run_text.basis(t)]
         return block("", [said, *basis], columns, rank=DETAIL)
     width = CELL if columns >= WIDE else 0
     cells = [

@@ -157,8 +157,8 @@ NOTE: Final = (
     " payload, one way."
 )
 LOSS: Final = (
-    f"Loss: above the best dense run after as many tokens, measured with {method_loss_table.CONDITION}; -: not measured"
-    " with these settings. Other models and data lose more or less."
+    f"Loss: above dense training with Muon, the best run after as many tokens ({method_loss_table.CONDITION}); the row"
+    " dense is AdamW's; -: not measured with these settings. Other models and data lose more or less."
 )
 
 
