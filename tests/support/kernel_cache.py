@@ -2,7 +2,7 @@
 
 A pytest plugin. The folder is one for these very sources: numba does not see that a part of a loop was changed in
 another file. Where it is empty, the first of several processes compiles what most tests use (20 s) before its first
-test; until it has, the others run the twins, which give the same bytes at ten times the cost. They do not compile, too.
+test. Meanwhile the others run the twins, which give the same bytes at ten times the cost; then they load the loops.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def _look(config: pytest.Config) -> None:
         kernels.CODECS.pays = LOADING
 
 
-@pytest.hookimpl(tryfirst=True)
+@pytest.hookimpl(trylast=True)  # pytest-xdist has told by then what was collected: the others begin
 def pytest_collection_finish(session: pytest.Session) -> None:
     ready = session.config.stash.get(READY, None)
     is_first = os.environ.get("PYTEST_XDIST_WORKER") == "gw0"
