@@ -56,11 +56,11 @@ def test_the_same_job_has_the_tolerance_that_was_kept(folder: Path) -> None:
 @pytest.mark.parametrize(
     "other",
     [
-        replace(ASKED, spec=replace(ASKED.spec, seed=9)),
-        replace(ASKED, spec=replace(ASKED.spec, rounds=ASKED.spec.rounds + 1)),
-        replace(ASKED, module=Hash(b"m" * 32)),
-        replace(ASKED, dataset=Hash(b"e" * 32)),
-        replace(ASKED, initial=Hash(b"j" * 32)),
+        ASKED._replace(spec=replace(ASKED.spec, seed=9)),
+        ASKED._replace(spec=replace(ASKED.spec, rounds=ASKED.spec.rounds + 1)),
+        ASKED._replace(module=Hash(b"m" * 32)),
+        ASKED._replace(dataset=Hash(b"e" * 32)),
+        ASKED._replace(initial=Hash(b"j" * 32)),
     ],
 )
 def test_another_job_is_profiled(folder: Path, other: ProfileRequest) -> None:

@@ -15,9 +15,9 @@ import os
 import platform
 from importlib.metadata import version
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
-from farflung.core.codec import Wire, encode
+from farflung.core.codec import encode
 from farflung.core.crypto import NS_TRACED, digest
 from farflung.core.errors import FarflungError
 from farflung.core.folder_owner import is_private
@@ -34,7 +34,7 @@ KEPT: Final = 16  # of each kind; who keeps one more drops the one that was not 
 CPU: Final = Path("/proc/cpuinfo")
 
 
-class ProfileRequest(Wire, frozen=True, tag="profile-noise"):
+class ProfileRequest(NamedTuple):
     """All that a profile of noise follows from on one machine: hashes are of the module, data set and first state."""
 
     spec: JobSpec
@@ -86,9 +86,9 @@ def _file(request: Request) -> Path | None:
 
 def _name(request: Request) -> Hash:
     made_by = f"torch {version('torch')}, Python {platform.python_version()}"
-    if isinstance(request, ProfileRequest):
-        made_by += f", {_processor()}"
-    return digest(NS_TRACED, encode(request), image_digest(), made_by.encode())
+    if isinstance(request, TraceStepRequest):
+        return digest(NS_TRACED, encode(request), image_digest(), made_by.encode())
+    return digest(NS_TRACED, encode(tuple(request)), image_digest(), f"{made_by}, {_processor()}".encode())
 
 
 def _processor() -> str:
