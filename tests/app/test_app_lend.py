@@ -271,3 +271,24 @@ def test_a_node_that_lends_is_listed_with_where_it_is_what_it_is_and_its_rounds(
     lines = [network_status._line(found), *network_status._record_lines(found)]
     assert "127.0.0.1:" in lines[1]
     assert "0 rounds accepted, 0 missed" in lines[1]
+
+
+def test_a_node_of_a_network_elsewhere_reads_where_its_owners_nodes_meet(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lending, "_is_loopback", lambda _: False)
+    read: list[Any] = []
+
+    async def stay(config: Any, _: Any) -> None:
+        read.append(config)
+
+    monkeypatch.setattr(lending.provider, "main", stay)
+
+    async def scenario() -> None:
+        async with network(tmp_path / "seat") as text:
+            await _lend(text, LendOptions(slot=2, host="192.0.2.1"), StepLines(as_json=True))
+
+    asyncio.run(scenario())
+    home = homes.home_of("commons", "lend", 2)
+    assert read[0].claims.resolve() == (home.parent / homes.CLAIMS).resolve()
+    assert (home / homes.ACCOUNT).is_file()

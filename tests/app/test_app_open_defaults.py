@@ -83,3 +83,37 @@ def test_a_second_verifier_is_hired_where_the_network_has_one(
 def test_what_a_person_agrees_to_names_the_quorum() -> None:
     assert "75 % of the tokens" in round_line(0.75)
     assert "every provider" in round_line(1.0)
+
+
+def test_a_job_that_waits_for_nodes_is_announced_to_those_who_lend(monkeypatch: pytest.MonkeyPatch) -> None:
+    online, told = [0], list[Any]()
+
+    async def read_asks(_ledger: Any, _directory: Any) -> StandingAsks:
+        listed = {
+            role: [
+                OfferListing(PeerId(bytes([role + 1, i]) * 16), Credits(1), Credits(10**9), CAN)
+                for i in range(online[0])
+            ]
+            for role in LeaseRole
+        }
+        return StandingAsks(listed, {})
+
+    async def announce(_seat: Any, notice: Any) -> None:
+        told.append(notice)
+        online[0] = 9
+
+    async def directory() -> Any:
+        return None
+
+    monkeypatch.setattr(remote_start, "read_asks", read_asks)
+    monkeypatch.setattr(remote_start, "announce", announce)
+    monkeypatch.setattr(remote_start, "any_of", lambda _reaches: directory)
+    monkeypatch.setattr(remote_start, "LOOK_SECONDS", 0.0)
+    job, _ = resolve(None, "tiny", {}, cheat="none", is_open=True)
+    wanted = remote_start.notice_of(job.spec, price(job.spec), 7)
+    ledger: Any = SimpleNamespace()
+    assert asyncio.run(remote_start._found(ledger, (), job, wanted, Seconds(600), lambda _line: None)).is_enough
+    assert told == [wanted]
+    network = job.spec.network
+    assert (wanted.providers, wanted.verifiers, wanted.worker_bytes) == (network.providers, network.verifiers, 7)
+    assert wanted.token_flop > 0
