@@ -12,6 +12,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
+from free_ports import free_ports
 
 from farflung.core import limits
 from farflung.core.codec import encode
@@ -145,6 +146,27 @@ def test_files_are_found_beside_the_configuration_and_keys_are_checked(tmp_path:
     (tmp_path / "relay.key").chmod(0o644)
     with pytest.raises(UsageError, match="FF-APP-141"):
         read_role_config(tmp_path / "relay.json", RelayConfig)
+
+
+def test_a_supervisor_hears_what_is_wrong_with_a_file_and_names_a_port_in_its_place(tmp_path: Path) -> None:
+    write_key(tmp_path / "relay.key", LENDER)
+    path = tmp_path / "relay.toml"
+
+    async def ready(port: int) -> int:
+        child = await ChildProcess.start("r", "relay", path, tmp_path / "log", lambda *_: None, (), port)
+        try:
+            async with asyncio.timeout(100):
+                return int((await child.first)["port"])
+        finally:
+            await child.stop()
+
+    path.write_text("prot = 1\n")
+    with pytest.raises(UsageError, match="FF-APP-300") as caught:
+        asyncio.run(ready(0))
+    assert "did you mean 'port'" in caught.value.cause
+    first = free_ports(2)
+    path.write_text(f"port = {first}\n")
+    assert asyncio.run(ready(first + 1)) == first + 1
 
 
 def test_a_role_computes_with_one_thread_beside_its_workers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

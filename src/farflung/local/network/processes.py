@@ -109,7 +109,6 @@ class RunProcesses:
         if stage is None:
             return
         folder = self._folder
-        stage.write_requester(folder)
         await self._start_ledger(stage)
         for name, config in stage.write_relays(folder).items():
             await self._launch(name, "relay", config, folder.root / f"{name}.log")
@@ -118,6 +117,7 @@ class RunProcesses:
         for node in stage.nodes:
             config = stage.write_node(folder, node, flops, self._staged.get(node.name, {}))
             await self._launch(node.name, node.role, config, config.with_name("process.log"))
+        stage.write_requester(folder)  # while they load
         for name in self._roles:
             self._announce_child(await self._supervisor.ready(name))
         for name in self._roles:
