@@ -24,7 +24,7 @@ from farflung.core.tensor_layout import TensorLayout
 SOURCES = Path(kernels.__file__).parents[1]
 READY = pytest.StashKey[Path]()  # a file that is there once the first process has compiled
 LOADING = 1_000_000_000  # nanoseconds of twins: about what it takes to load what is compiled
-MANY = 3  # tests: for fewer, nothing is compiled before it pays
+MANY = 1000  # tests: for fewer, nothing is compiled before it pays
 
 
 def _name() -> str:
