@@ -17,14 +17,14 @@ def show(event: AnyEvent) -> None:
         case RoundEndEvent():
             print(f"round {event.round + 1} of {event.rounds}: loss {event.loss:.3f}")
         case LeasePaymentEvent():
-            print(f"{event.peer[:8]} earned {event.paid} micro-credits for {event.units} tokens")
+            print(f"{event.peer[:8]} earned {event.paid} pico-credits for {event.units} tokens")
 
 
 def main() -> None:
     """Trains the tiny preset, with what the command line changes."""
     changes: dict[str, object] = dict(word.split("=", 1) for word in sys.argv[1:])
     plan = farflung.plan(preset="tiny", set=changes)
-    print(f"planned: {plan.sync_bytes} bytes of sync traffic, at most {plan.price} micro-credits")
+    print(f"planned: {plan.sync_bytes} bytes of sync traffic, at most {plan.price} pico-credits")
 
     run = farflung.run(preset="tiny", set=changes, callbacks=[show])
 

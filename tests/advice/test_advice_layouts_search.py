@@ -26,7 +26,7 @@ from farflung.advice.memory.worst_stage import PipelineStages, StageTraining, Wo
 from farflung.advice.offers.energy_terms import EnergyTerms
 from farflung.advice.traffic.collectives import all_reduce, span
 from farflung.core import limits
-from farflung.core.money import Credits
+from farflung.core.money import CREDIT, Credits
 from farflung.core.units import Bytes, Flop, Seconds
 from farflung.plan.link_syntax import Link
 from farflung.plan.step_trace import Recomputation
@@ -615,7 +615,7 @@ def test_what_a_way_draws_and_loses_follows_from_its_own_seconds() -> None:
         assert found.seconds == pytest.approx(way.seconds * (1 + LONG.audited))
         assert found.energy == pytest.approx(450 * len(way.hosts) * found.seconds / 3.6e6)
         assert found.power == pytest.approx(0.3 * found.energy)
-        assert found.rent == pytest.approx(way.price * (1 + LONG.audited) / 1e6, rel=0.001)
+        assert found.rent == pytest.approx(way.price * (1 + LONG.audited) / CREDIT, rel=0.001)
         assert 0 <= found.loss < 1
         own = value(way.hosts[0].card, loss=found.loss).per_watt
         assert found.per_watt == pytest.approx(own)

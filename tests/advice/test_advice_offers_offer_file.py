@@ -14,7 +14,7 @@ from farflung.advice.layouts import host_speed
 from farflung.advice.offers import offer_file
 from farflung.advice.offers.offer_file import HOUR, parse
 from farflung.core.errors import FarflungError, UsageError
-from farflung.core.money import MICRO
+from farflung.core.money import CREDIT
 
 TABLE = card_files.read()
 WHOLE = """
@@ -40,8 +40,8 @@ def test_a_host_is_what_is_written() -> None:
     assert (host.name, host.owner, host.region, host.cards) == ("attic", "ann", "eu", 2)
     assert host.card.name == "GeForce RTX 4090"
     assert (host.link.up, host.link.down, host.link.round_trip) == (40e6, 250e6, 0.02)
-    assert (host.price, host.cores, host.memory_bytes, host.lanes) == (350_000, 16, 64 * 10**9, 8)
-    assert (host.churn, host.stake) == (30 * HOUR, 20 * MICRO)
+    assert (host.price, host.cores, host.memory_bytes, host.lanes) == (350_000_000_000, 16, 64 * 10**9, 8)
+    assert (host.churn, host.stake) == (30 * HOUR, 20 * CREDIT)
 
 
 def test_what_is_not_said_is_not_known_and_never_zero() -> None:

@@ -15,8 +15,9 @@ from click.testing import CliRunner
 
 from farflung.advice.job_work import work
 from farflung.app.cli.quote import deadline_of, quote
-from farflung.core.errors import FarflungError, PolicyError
+from farflung.core.errors import FarflungError
 from farflung.core.events import ProviderMatchEvent
+from farflung.core.money import format_credits, parse_credits, rounded_credits
 from farflung.core.units import Millis
 from farflung.local.jobs import recent_prices, resolve
 from farflung.peers.rundir import folder
@@ -72,31 +73,35 @@ def test_price_winners_and_setter_are_told_and_belong_together() -> None:
     assert max(crew) <= 1.25 * min(crew)
     assert told["price_of_round"] == -(-told["ask"] * told["unit_flop"] // 10**15)
     assert told["total"] == 4 * 20 * told["price_of_round"]
-    assert f"0.{told['ask']:06d} credits for 10^15 FLOP, the ask of {told['setter']}, who is not hired" in text
+    assert (
+        f"{rounded_credits(told['ask'])} credits for 10^15 FLOP, the ask of {told['setter']}, who is not hired" in text
+    )
     assert f"Hired {', '.join(told['hired'])} (which of them begin" in text
     for key in ("price_of_round", "price_of_million", "total"):
-        assert f"{told[key] / 1e6:.6f} for" in text
+        assert f"{rounded_credits(told[key])} for" in text
 
 
-def test_what_a_lease_can_hold_is_told_beside_the_price_and_where_it_is_above_the_budget() -> None:
+def test_what_a_lease_pays_is_within_a_hundredth_of_the_quote_and_told_beside_it() -> None:
     told, text = facts("--members", "4"), flat("--members", "4")
     tokens = 4 * 20 * 819_200
-    assert told["lease_price_of_token"] == 1
-    assert told["lease_total"] == tokens > told["total"]
-    assert told["lease_is_above_budget"]
-    assert f"0.000001 each, {tokens / 1e6:.6f} credits for all, above the budget of 5.000000" in text
-    rich = ("--members", "4", "--budget", "66")
-    assert not facts(*rich)["lease_is_above_budget"]
-    assert "above the budget" not in flat(*rich)
+    assert told["lease_price_of_token"] * 819_200 >= told["price_of_round"]
+    assert told["total"] <= told["lease_total"] == tokens * told["lease_price_of_token"] <= 1.01 * told["total"]
+    assert not told["lease_is_above_budget"]
+    each, total = format_credits(told["lease_price_of_token"]), format_credits(told["lease_total"])
+    assert f"{each} each, {total} credits for all" in text
+    assert "above the budget" not in text
+    tight = ("--members", "4", "--budget", format_credits(told["total"]))
+    assert facts(*tight)["lease_is_above_budget"]
+    assert f"above the budget of {format_credits(told['total'])}" in flat(*tight)
     nobody = facts("--budget", "0.001")
     assert (nobody["lease_price_of_token"], nobody["lease_total"]) == (None, None)
 
 
-def test_the_plan_of_the_same_job_agrees_with_what_a_lease_can_hold() -> None:
-    spec = resolve.resolve(None, "local", dict(SIZES, rounds=20) | {"network.providers": 4})[0].spec
-    with pytest.raises(PolicyError, match="FF-PLAN-001") as refused:
-        prices.price(spec)
-    assert "4 providers x 819200 tokens x 0.000001 credits" in refused.value.cause
+def test_the_plan_of_the_same_job_costs_what_its_leases_pay() -> None:
+    told = facts("--members", "4")
+    price = format_credits(told["lease_price_of_token"])
+    sizes = dict(SIZES, rounds=20) | {"network.providers": 4, "unit_price": price}
+    assert prices.price(resolve.resolve(None, "local", sizes)[0].spec).training == told["lease_total"]
 
 
 def test_one_owner_has_one_of_five_at_most() -> None:
@@ -113,8 +118,8 @@ def test_the_job_is_told_with_its_work_and_terms() -> None:
     assert "1 member and no spares of similar speed, within 2 days, class B of machine, a stake of 5.0" in text
     reserve = facts("--members", "1")["reserve"]
     assert "at most 5.000000 credits in all and 0.000001 a token, so at most" in text
-    assert f"{reserve / 1e6:.6f} for 10^15 FLOP; at most 1 of one owner" in text
-    assert "24 hosts of 22 owners, at 0.001132 to 0.009271 credits" in text
+    assert f"{rounded_credits(reserve)} for 10^15 FLOP; at most 1 of one owner" in text
+    assert "24 hosts of 22 owners, at 0.001131 to 0.009271 credits" in text
 
 
 def test_time_is_that_of_the_slowest_with_what_it_waits() -> None:
@@ -134,7 +139,7 @@ def test_the_supply_curve_goes_beyond_the_budget_and_ends_where_supply_does() ->
     assert prices[:-1] == sorted(prices[:-1])
     assert told["ask"] is None
     text = " ".join(asked(*JOB, "--budget", "0.001")[0].split())
-    assert f"1 member at 0.{prices[0]:06d}, 2 members at 0.{prices[1]:06d}" in text
+    assert f"1 member at {rounded_credits(prices[0])}, 2 members at {rounded_credits(prices[1])}" in text
     assert "16 members cannot be had" in text
 
 
@@ -163,7 +168,7 @@ def test_where_money_is_too_little_the_error_says_how_much_would_do_and_it_does(
     assert "relax price" in error.cause
     assert "would do it" in " ".join(out.split())
     enough = error.hint.split()
-    assert facts(*enough)["total"] == round(float(enough[1]) * 1e6)
+    assert facts(*enough)["total"] == parse_credits(enough[1])
     less = f"{float(enough[1]) - 0.0001:.6f}"
     assert asked(*JOB, "--budget", less)[1] is not None
 
@@ -294,7 +299,7 @@ def test_the_last_day_tells_what_runs_on_this_computer_hired_at(nothing_was_hire
     assert told["low"] == told["median"] == round(ask)
     assert told["high"] == round(5 / 3 * ask)
     assert "half of 8 hosts at" in flat()
-    assert "A token costs a whole micro-credit there, or more" in flat()
+    assert "Those jobs name their own price of a token" in flat()
     assert "in 2 runs on this computer's own processor" in flat()
     assert facts("--card", "RTX 3090")["last_day"] is None
     assert "hired no GeForce RTX 3090 in the last 24 h" in flat("--card", "RTX 3090")

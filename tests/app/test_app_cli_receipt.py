@@ -142,8 +142,8 @@ def test_a_provider_reads_in_words_what_it_was_paid(settled: Chain, verify: Verb
     for words in (
         HONEST.public.hex(),
         f"{JOB.hex()}: settled after 1 of 2 rounds",
-        "trained: 1000 units at 0.000005 credits each",
-        "0.005000 credits; slashed 0.000000",
+        "trained: 1000 units at 0.000000000005 credits each",
+        "0.000000005 credits; slashed 0.000000",
         f"Attests  {TRACE.hex()}: not a proof of work",
         f"block {settled.head.height}, at ledger time {settled.head.time} ms",
         f"{settled.id.hex()} ('small')",
@@ -164,21 +164,21 @@ def test_without_a_genesis_the_reader_is_told_what_it_must_know(settled: Chain, 
 
 def test_who_was_slashed_reads_why_and_what_it_lost(settled: Chain, verify: Verb) -> None:
     _, out, _ = verify(settled, party=LIAR)
-    assert "0.400000 of 0.400000 credits at stake; its units are forfeited: paid nothing" in out
+    assert "0.0000004 of 0.0000004 credits at stake; its units are forfeited: paid nothing" in out
     assert f"Evidence {EVIDENCE.hex()}" in out
-    assert "0.200000 burnt for ever" in out
+    assert "0.0000002 burnt for ever" in out
     assert "Paid " not in out
 
 
 def test_a_verifier_reads_its_fee(settled: Chain, verify: Verb) -> None:
     _, out, _ = verify(settled, party=VERIFIER)
-    assert "audited: 300 units at 0.000005 credits each" in out
-    assert "Paid     0.001500 credits" in out
+    assert "audited: 300 units at 0.000000000005 credits each" in out
+    assert "Paid     0.0000000015 credits" in out
 
 
 def test_a_requester_reads_what_it_paid_and_got_back(settled: Chain, verify: Verb) -> None:
     _, out, _ = verify(settled, party=REQUESTER)
-    assert "paid 0.006500 credits, refunded 0.043500, 0.000000 still in escrow" in out
+    assert "paid 0.0000000065 credits, refunded 0.0000000435, 0.000000 still in escrow" in out
     assert "Role" not in out
 
 

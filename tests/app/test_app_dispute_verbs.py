@@ -22,7 +22,7 @@ from farflung.core.codec import encode
 from farflung.core.crypto import NS_EVIDENCE, NS_SPEC, SigningKey, digest
 from farflung.core.errors import RunError, UsageError
 from farflung.core.ids import ZERO_HASH
-from farflung.core.money import MICRO
+from farflung.core.money import CREDIT
 from farflung.ledger import genesis_file
 from farflung.ledger.block import Genesis
 from farflung.ledger.transactions import (
@@ -75,7 +75,7 @@ class Court:
         """A genesis in which an accusation is a dispute, and both sides have money."""
         files = sorted(self.folder.rglob("genesis.bin"))
         made = genesis_file.read(files[0].read_bytes())
-        rich = tuple((key.public, MICRO) for key in (self.node, self.verifier, self.second))
+        rich = tuple((key.public, CREDIT) for key in (self.node, self.verifier, self.second))
         law = msgspec.structs.replace(made.params, dispute_ms=dispute_ms, bond_min=BOND)
         made = msgspec.structs.replace(made, accounts=(*made.accounts, *rich), params=law)
         for file in files:

@@ -7,17 +7,18 @@ from msgspec.structs import replace
 from farflung.app.views import report_text
 from farflung.core import events
 from farflung.core.events import AnyEvent, DisputeEndEvent, DisputeStageEvent
+from farflung.core.money import MICRO
 from farflung.watch.fold import RunTimeline, fold
 
 PEER = "9ae58a6e" + "0" * 56
 ABOUT = {"peer": PEER, "round": 1, "segment": 1}
 CAUGHT = events.SlashEvent(
-    **ABOUT, why="its work is false", slashed=0, bounty=0, burnt=0, evidence="87ce", pending=3840
+    **ABOUT, why="its work is false", slashed=0, bounty=0, burnt=0, evidence="87ce", pending=3840 * MICRO
 )
 PLAYED = DisputeStageEvent(**ABOUT, stage="offered", turn="either", height=8)
 RULED = DisputeEndEvent(
     **ABOUT, ended="upheld", by="element", height=16, blocks=8, steps=3, step=2, op="mul", shape=(4,), element=(3,),
-    accused="1.5", other="1.25", law="1.25", slashed=5760, bounty=2880, burnt=2880,
+    accused="1.5", other="1.25", law="1.25", slashed=5760 * MICRO, bounty=2880 * MICRO, burnt=2880 * MICRO,
 )  # fmt: skip
 
 
@@ -43,7 +44,7 @@ def test_a_dispute_that_is_not_over_is_told_as_open() -> None:
 
 
 def test_whom_a_dispute_freed_is_told_as_right_and_not_as_caught() -> None:
-    freed = replace(RULED, ended="overturned", slashed=0, bounty=0, burnt=0, lost=960, gained=480)
+    freed = replace(RULED, ended="overturned", slashed=0, bounty=0, burnt=0, lost=960 * MICRO, gained=480 * MICRO)
     (story,) = stories(CAUGHT, PLAYED, freed)
     assert story.title == "9ae58a6e was accused, and freed"
     text = " ".join(story.sentences)

@@ -1,4 +1,4 @@
-"""What a ledger is shown with: money to the last micro-credit, and times as what they are."""
+"""What a ledger is shown with: money to the last pico-credit, and times as what they are."""
 
 from __future__ import annotations
 
@@ -24,5 +24,5 @@ def test_a_logical_clock_has_no_date(ledger_ms: int, said: str) -> None:
     assert moment(ledger_ms) == said
 
 
-def test_a_payment_is_shown_to_the_last_micro_credit() -> None:
-    assert "12.345678 credits" in told(ops.Transfer(PeerId(bytes(32)), Credits(12_345_678)))
+def test_a_payment_is_shown_to_the_last_pico_credit() -> None:
+    assert "12.345678000009 credits" in told(ops.Transfer(PeerId(bytes(32)), Credits(12_345_678_000_009)))

@@ -24,6 +24,7 @@ from farflung.app.cli.network_client import NamedNetwork
 from farflung.core.crypto import local_key
 from farflung.core.errors import FarflungError, RunError
 from farflung.core.events import WarningEvent
+from farflung.core.money import CREDIT, MICRO
 from farflung.core.release import VERSION
 from farflung.ledger.block import Genesis
 from farflung.ledger.params import LedgerParams
@@ -43,8 +44,10 @@ from farflung.peers.validator.service import ValidatorConfig, ValidatorService
 
 SEAT, TREASURY = local_key(33, "seat"), local_key(33, "treasury")
 NOW = int(time.time() * 1000)
-GENESIS = Genesis("commons", NOW, ((TREASURY.public, 10**9),), (SEAT.public,), LedgerParams(fee_min=10, stake_min=1000))
-GRANT = 1_000_000
+GENESIS = Genesis(
+    "commons", NOW, ((TREASURY.public, 10**3 * CREDIT),), (SEAT.public,), LedgerParams(fee_min=10, stake_min=1000)
+)
+GRANT = CREDIT
 
 
 @pytest.fixture(autouse=True)
@@ -193,11 +196,11 @@ def test_jobs_rounds_and_pay_are_lines_of_a_screen_and_of_the_journal(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     channel, job = LendChannel(tmp_path, StepLines(as_json=False)), "ab" * 32
-    channel.report("lease", job=job, requester="cd" * 32, price=7, units=1000)
+    channel.report("lease", job=job, requester="cd" * 32, price=7 * MICRO, units=1000)
     channel.report("round", job=job, round=0)
-    channel.report("pay", job=job, units=100, owed=700, paid=0)
+    channel.report("pay", job=job, units=100, owed=700 * MICRO, paid=0)
     channel.report("lease_end", job=job, reason="the requester ended the lease")
-    channel.report("pay", job=job, units=100, owed=700, paid=700)
+    channel.report("pay", job=job, units=100, owed=700 * MICRO, paid=700 * MICRO)
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in lines] == ["job", "round", "earned", "job", "waiting", "paid"]
     assert lines[-1] == "paid      0.000700 credits for job abababab"

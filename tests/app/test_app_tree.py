@@ -12,6 +12,7 @@ import pytest
 import safetensors.numpy
 from app_trees import Ended
 
+from farflung.core.money import MICRO
 from farflung.ledger import genesis_file
 from farflung.ledger.block import read_block
 from farflung.ledger.chain import Chain
@@ -19,7 +20,7 @@ from farflung.ledger.table_rows import KeyRow
 
 pytestmark = [pytest.mark.whole, pytest.mark.xdist_group("tree")]
 
-ROUND_PRICE = 2 * 2 * 32 * 3  # peers, sequences, context, steps; one micro-credit a token
+ROUND_PRICE = 2 * 2 * 32 * 3 * MICRO  # peers, sequences, context, steps; a millionth of a credit a token
 
 RESULT_KEYS = {
     "event", "loss", "loss_start", "loss_unigram", "bytes_sent", "bytes_by", "bytes_ring_bf16", "segments_audited",

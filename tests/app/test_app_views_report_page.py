@@ -18,6 +18,7 @@ from farflung.app.views import report_page
 from farflung.core import events
 from farflung.core.errors import RunError
 from farflung.core.events import AnyEvent
+from farflung.core.money import MICRO
 from farflung.peers.rundir.folder import RunFolder
 from farflung.peers.rundir.journal import Journal, read_timeline
 from farflung.watch import report_series
@@ -190,7 +191,13 @@ def test_the_story_of_a_verifier_that_guessed_is_told_and_its_money_counted() ->
         at=15.0, round=1, peer=member, segment=1, verifier=verifier, finding="holds", tokens=0
     )
     guessed = events.PerjuryEvent(
-        at=15.0, verifier=verifier, round=1, peer=member, slashed=51_200, bounty=25_600, burnt=25_600
+        at=15.0,
+        verifier=verifier,
+        round=1,
+        peer=member,
+        slashed=51_200 * MICRO,
+        bounty=25_600 * MICRO,
+        burnt=25_600 * MICRO,
     )
     before, t = told(app_told.whole()), told([*app_told.whole(), canary, guessed])
     text = read(undrawn([*app_told.whole(), canary, guessed])).text

@@ -33,7 +33,7 @@ from farflung.peers.requester.conclusion import JobConclusion
 from farflung.peers.validator.requests import LedgerRequestHandler
 
 SPEC = resolve.resolve("[network]\nhidden = 1", "tiny", {})[0].spec
-STAGE = LocalStage(SPEC, relays=1, relay_price=relay_passes.GIB)  # a micro-credit a byte
+STAGE = LocalStage(SPEC, relays=1, relay_price=relay_passes.GIB)  # a pico-credit a byte
 NETWORK = STAGE.network
 FUNDS, CARRIED = 1_000_000, 1000
 (RELAY,) = STAGE.keys.relays

@@ -212,7 +212,7 @@ def test_a_head_that_promises_what_does_not_come_is_no_graph(head: bytes) -> Non
         lambda: {"terms": replace(named(step()), unproven="but it is")},
         lambda: {"terms": replace(TERMS, program=replace(named(step()).program, leaves=0), unproven="")},
         lambda: {"terms": replace(TERMS, program=CanonicalProgram(), unproven="x" * (limits.REASON_LENGTH + 1))},
-        lambda: {"terms": replace(TERMS, program=CanonicalProgram(), unproven="no form"), "unit_price": 11},
+        lambda: {"terms": replace(TERMS, program=CanonicalProgram(), unproven="no form"), "unit_price": 10**7 + 1},
         lambda: {"stake": 499},
         lambda: {"terms": replace(TERMS, stake=501)},
     ],

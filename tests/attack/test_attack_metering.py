@@ -332,7 +332,7 @@ def test_a_channel_that_others_have_emptied_carries_nothing_more() -> None:
     async def test() -> None:
         other = toll(A, C, serial=2)
         async with paid(toll(), other, held=0.2) as made:
-            made.ledger.funds = ChannelBalance(1, PRICE, 1 << 20)  # a micro-credit a byte
+            made.ledger.funds = ChannelBalance(1, PRICE, 1 << 20)  # a pico-credit a byte
             async with hidden(C, made.server.address, echo):
                 to_c = await made.a.dial(C.public, *made.server.address, relay=R.public)
                 with pytest.raises(NetworkError):
@@ -422,7 +422,7 @@ def test_a_channel_that_is_opened_anew_brings_no_new_room(monkeypatch: pytest.Mo
 
 @pytest.mark.slow
 def test_a_word_that_the_channel_does_not_pay_for_makes_nothing_good(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Else a channel of a thousand micro-credits would buy a new window each time."""
+    """Else a channel of a thousand pico-credits would buy a new window each time."""
     monkeypatch.setattr(ReceiptTally, "receipt", ReceiptTally.nothing)
 
     async def test() -> None:
@@ -436,7 +436,7 @@ def test_a_word_that_the_channel_does_not_pay_for_makes_nothing_good(monkeypatch
                 await made.gate.settle(PAYER.public)
                 before = made.gate._payers._owed[PAYER.public]
                 assert before > WINDOW // 2
-                made.ledger.funds = ChannelBalance(opening + 1, PRICE, 1000)  # a micro-credit a byte
+                made.ledger.funds = ChannelBalance(opening + 1, PRICE, 1000)  # a pico-credit a byte
                 lost = toll(opening=opening + 1, lost=limits.PASS_BYTES)
                 books = await made.gate.admit(lost, A.public, B.public)
                 assert isinstance(books, PassMeter)

@@ -25,7 +25,7 @@ FLIPS = 400
 
 
 def made(name: str = "attacked", notary: SigningKey = NOTARY) -> Chain:
-    """A ledger on which two nodes were paid, 50 and 35 micro-credits."""
+    """A ledger on which two nodes were paid, 50 and 35 pico-credits."""
     keys = (notary, REQUESTER, NODE, OTHER)
     genesis = Genesis(name, 0, tuple((key.public, 10_000) for key in keys), (notary.public,))
     chain = Chain(genesis, notary)

@@ -101,7 +101,7 @@ def test_an_example_job_trains_and_settles(name: str, tmp_path: Path) -> None:
 def test_the_python_api_says_what_happens_and_hands_over_the_model(tmp_path: Path) -> None:
     out = python(tmp_path, str(EXAMPLES / "api.py"), "rounds=2", "sync.steps=2")
     assert re.search(r"^round 2 of 2: loss \d", out, re.MULTILINE)
-    assert len(re.findall(r"earned \d+ micro-credits", out)) == 3  # two providers and their verifier
+    assert len(re.findall(r"earned \d+ pico-credits", out)) == 3  # two providers and their verifier
     assert "sum 0" in out
     assert "it writes: " in out
     assert re.search(r"^recomputed: \d+ merges", out, re.MULTILINE)

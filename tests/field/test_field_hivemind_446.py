@@ -184,7 +184,7 @@ def _events(path: Path) -> None:
 
 
 def _later_events(data: bytes) -> bytes:
-    return data.replace(b'"format":1', b'"format":987').replace(VERSION.encode(), b"9.8.7")
+    return data.replace(b'"format":2', b'"format":987').replace(VERSION.encode(), b"9.8.7")
 
 
 def _identity(path: Path) -> None:
@@ -251,7 +251,7 @@ FORMS: dict[str, Form] = {
     "event log, gone on with": Form(_events, lambda path: EventLog(path).close(), _later_events, damaged="FF-CORE-085"),
     "export of a ledger": Form(
         _bytes(lambda: b"".join(ledger_export.lines_of(Chain(genesis())))), ledger_export.chain_of,
-        lambda data: data.replace(b'"format":1', b'"format":987').replace(VERSION.encode(), b"9.8.7"),
+        lambda data: data.replace(b'"format":2', b'"format":987').replace(VERSION.encode(), b"9.8.7"),
         damaged="FF-APP-281",
     ),
     "vote log": Form(_votes, lambda path: VoteLog(path).close(), _later_votes, damaged="FF-LEDG-320"),
@@ -349,7 +349,7 @@ def test_a_ledger_of_another_version_is_told_and_one_of_before_is_read(tmp_path:
     tampered(path, "UPDATE meta SET value = ? WHERE name = 'format'", b"farflung-ledger/987")
     with pytest.raises(VersionError, match="FF-CORE-095") as caught:
         LedgerStore.open(path, genesis())
-    assert "form 987, and this farflung reads form 3" in caught.value.cause
+    assert "form 987, and this farflung reads form 4" in caught.value.cause
     tampered(path, "UPDATE meta SET value = ? WHERE name = 'format'", b"farflung-xedger/3")
     with pytest.raises(FarflungError, match="FF-LEDG-081"):
         LedgerStore.open(path, genesis())

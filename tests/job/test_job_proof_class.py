@@ -109,9 +109,9 @@ def test_terms_of_a_dtype_that_nobody_computes_in_are_no_terms() -> None:
 def test_terms_that_do_not_fit_their_class_have_a_fault(subtests: pytest.Subtests) -> None:
     for changes, price, fault in [
         ({}, 1, ""),
-        ({}, 10**6, ""),
-        ({"program": CanonicalProgram(), "unproven": "no form"}, 10, ""),
-        ({"program": CanonicalProgram(), "unproven": "no form"}, 11, "11 micro-credits a token"),
+        ({}, 10**12, ""),
+        ({"program": CanonicalProgram(), "unproven": "no form"}, 10**7, ""),
+        ({"program": CanonicalProgram(), "unproven": "no form"}, 10**7 + 1, "0.000010000001 credits a token"),
         ({"program": CanonicalProgram()}, 1, "says in a few words why"),
         ({"unproven": "no form"}, 1, "says in a few words why"),
         ({"program": CanonicalProgram(), "unproven": "x" * 301}, 1, "says in a few words why"),
@@ -165,5 +165,5 @@ def test_a_class_that_cannot_be_is_refused_when_the_job_is_read(flags: dict[str,
 
 
 def test_what_may_be_proven_may_cost_what_it_likes() -> None:
-    check(load(None, flags={"unit_price": "0.5", "budget": "99999999"}).spec)
+    check(load(None, flags={"unit_price": "0.5", "budget": "9000000"}).spec)
     check(load(None, flags={"audit.proof": "outcome", "unit_price": "0.00001"}).spec)

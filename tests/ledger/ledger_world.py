@@ -153,7 +153,7 @@ class World:
     def open_channel(
         self, relay: SigningKey = VALIDATOR, amount: int = 1000, price: int = GIB, expires: int = START + 60_000
     ) -> transactions.ChannelOpen:
-        """At a micro-credit a byte, unless `price` says otherwise."""
+        """At a pico-credit a byte, unless `price` says otherwise."""
         return transactions.ChannelOpen(relay.public, amount, price, expires)
 
     def passage(

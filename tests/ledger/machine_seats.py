@@ -44,7 +44,7 @@ CHANGES = st.sampled_from(
         {"unbonding_ms": 20_000, "dispute_ms": 9_000},
         {"validator_stake_min": 60},
         {"epoch_blocks": 2},
-        {"fee_min": 10**6 + 1},
+        {"fee_min": 10**12 + 1},
         {"step_ms_max": 0},
     )
 )

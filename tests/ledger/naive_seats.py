@@ -22,7 +22,7 @@ def is_a_law(p: LedgerParams) -> bool:
         all(0 <= n < 2**63 for n in numbers)
         and p.withheld_permille <= 1000
         and p.step_ms_max >= 1
-        and p.fee_min <= 10**6
+        and p.fee_min <= 10**12
         and p.committee_max in range(1, 101)
         and p.epoch_blocks in range(1, 65537)
         and p.challenge_rounds <= 16

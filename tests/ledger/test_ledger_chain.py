@@ -12,7 +12,7 @@ from farflung.core.codec import encode
 from farflung.core.crypto import SigningKey
 from farflung.core.errors import PolicyError, VerificationError
 from farflung.core.ids import Signature
-from farflung.core.money import MAX_CREDITS
+from farflung.core.money import CREDIT, MAX_CREDITS
 from farflung.ledger import block_execution, transactions
 from farflung.ledger.block import LOGICAL_MS, Block, BlockHeader, Genesis, read_block, state_root, txs_root, vote_for
 from farflung.ledger.chain import Chain
@@ -84,6 +84,12 @@ def test_genesis_names_the_chain():
 def test_unusable_genesis_is_refused(change: dict[str, object]):
     with pytest.raises(VerificationError, match="FF-LEDG-060"):
         genesis_state(replace(genesis(), **change))
+
+
+def test_a_genesis_of_more_money_than_fits_names_the_most():
+    with pytest.raises(VerificationError) as refused:
+        genesis_state(replace(genesis(), accounts=((A.public, 9_000_000 * CREDIT), (B.public, 223_373 * CREDIT))))
+    assert "9223373.000000 credits in all, and 9223372.036854775807 are the most" in refused.value.cause
 
 
 def test_genesis_may_hold_all_the_money_that_numbers_allow():

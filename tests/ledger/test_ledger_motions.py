@@ -23,7 +23,7 @@ from ledger_powers import EARNS, POWERS
 from ledger_world import JOB, NODES, PARAMS, REQUESTER, VALIDATOR, VERIFIERS, World
 from msgspec.structs import replace
 
-from farflung.core.money import MICRO
+from farflung.core.money import CREDIT
 from farflung.ledger import transactions
 from farflung.ledger.ledger_state import params_of
 from farflung.ledger.motions import Motion, MotionRow, MotionState, What
@@ -197,7 +197,7 @@ BAD: list[dict[str, int]] = [
     {"exclusion_ms": YEAR_MS + 1},
     {"appeal_ms": YEAR_MS + 1},
     {"challenge_rounds": 17},
-    {"fee_min": MICRO + 1},
+    {"fee_min": CREDIT + 1},
     {"delta_ms": 0},
     {"delta_ms": FAR},
     {"idle_ms": 0},

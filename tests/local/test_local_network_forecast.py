@@ -82,6 +82,6 @@ def test_relays_that_are_paid_are_planned_and_compared(hidden: int) -> None:
 
 
 def test_relays_beyond_what_there_is_for_them_are_refused() -> None:
-    found = foreseen(hidden=2, price=10**12)
+    found = foreseen(hidden=2, price=10**17)
     with pytest.raises(PolicyError, match="relays cost up to"):
         found.event(found.plan(), "r")

@@ -44,7 +44,7 @@ def crowd(*prices: int, **changes: Any) -> list[StandingOffer]:
 
 
 def bid(members: int = 2, spares: int = 0, **changes: Any) -> Bid:
-    """A bid that each offer here can serve, at up to 1000 micro-credits for a unit."""
+    """A bid that each offer here can serve, at up to 1000 pico-credits for a unit."""
     plain = Bid(
         job=Hash(bytes([7]) * 32), members=members, spares=spares, work=MemberWork(10, UNIT), price=Credits(1000),
         budget=Credits(10**9), start=NOW, deadline=Millis(NOW + DAY),

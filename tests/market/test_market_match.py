@@ -104,8 +104,8 @@ RELIEF = [
     (request(2, memory_bytes=16 << 30), "relax memory: 17.2 GB"),
     (request(2, disk_bytes=1 << 40), "relax disk"),
     (request(2, flops=2 * 10**11), "relax speed"),
-    (request(2, stake=Credits(101)), "relax stake: 0.000101"),
-    (request(2, price=4), "relax price: 0.000004"),
+    (request(2, stake=Credits(101)), "relax stake: 0.000000000101"),
+    (request(2, price=4), "relax price: 0.000000000004"),
     (request(3), "at most 2 providers"),
     (request(2, price=4, cores=8), "not the only constraint"),
 ]

@@ -15,7 +15,7 @@ from farflung.advice.layouts import host_speed, memory_fit
 from farflung.advice.offer_file_market import JobOrder
 from farflung.advice.offers.offer_file import HOUR, OfferedHost, parse
 from farflung.core.errors import UsageError
-from farflung.core.money import MICRO, Credits
+from farflung.core.money import CREDIT, Credits
 from farflung.core.units import Bytes, Millis
 from farflung.job.job_loader import load
 from farflung.job.spec import JobSpec
@@ -45,7 +45,7 @@ def host(name: str, card: str = "RTX 3090", **more: object) -> OfferedHost:
 
 
 def order(members: int = 2, **more: object) -> JobOrder:
-    plain = JobOrder(members, 0, NOW, Credits(1), Credits(5 * MICRO))
+    plain = JobOrder(members, 0, NOW, Credits(1), Credits(5 * CREDIT))
     return msgspec.structs.replace(plain, **more)
 
 
@@ -64,24 +64,24 @@ def test_whoever_is_paid_his_ask_for_an_hours_work_has_his_hours_price(price: in
 
 
 def test_the_derivation_of_an_ask_by_hand() -> None:
-    # 71.16 TFLOP/s x 0.4 = 28.464: 10^15 FLOP take 35.13 s, of an hour for 180,000 micro-credits.
-    assert offer_file_market.asked(host("a")) == 1757
-    assert offer_file_market.asked(host("a", cards=2, price="0.36")) == 1757
+    # 71.16 TFLOP/s x 0.4 = 28.464: 10^15 FLOP take 35.13 s, of an hour for 0.18 credits.
+    assert offer_file_market.asked(host("a")) == 1_756_604_835
+    assert offer_file_market.asked(host("a", cards=2, price="0.36")) == 1_756_604_835
 
 
 def test_the_highest_price_on_the_slowest_card_is_still_an_ask() -> None:
     slowest = min(TABLE.cards, key=lambda card: host_speed.rate(host("a", card.name)))
-    (standing,) = offer_file_market.standing(offer(host("a", slowest.name, price="9" * 12)))
+    (standing,) = offer_file_market.standing(offer(host("a", slowest.name, price="9" * 6)))
     assert standing.ask.price > 10**15
 
 
 def test_a_price_that_makes_no_ask_is_refused_with_its_host_and_field() -> None:
-    absurd = host("greedy", price="9" * 12, utilisation=1e-9)
+    absurd = host("greedy", price="9223372", utilisation=1e-9)
     with pytest.raises(UsageError) as refused:
         offer_file_market.standing(offer(host("fair"), absurd))
     assert refused.value.code == "FF-MARK-014"
     assert "host greedy" in refused.value.message
-    assert "price is 999999999999.000000 credits an hour" in refused.value.cause
+    assert "price is 9223372.000000 credits an hour" in refused.value.cause
     assert "utilisation" in refused.value.hint
 
 

@@ -69,7 +69,7 @@ def test_the_highest_ask_for_a_price_is_the_highest(price: int, flop: int) -> No
     assert -(-(ask + 1) * flop // CALIBRATED) > price
 
 
-def test_a_lease_holds_whole_micro_credits_for_a_token_and_no_less_than_the_unit_costs() -> None:
+def test_a_lease_holds_whole_pico_credits_for_a_token_and_no_less_than_the_unit_costs() -> None:
     assert token_price(Credits(824), 819_200) == 1
     assert token_price(Credits(819_200), 819_200) == 1
     assert token_price(Credits(819_201), 819_200) == 2

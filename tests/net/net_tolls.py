@@ -27,7 +27,7 @@ CHAIN = Hash(bytes([9]) * 32)
 PAYER = local_key(5, "payer")
 NOW = 1_800_000_000
 hidden = functools.partial(at_any_time, admission=Admission(clock=lambda: NOW))
-PRICE = GIB  # a micro-credit a byte: money and bytes are the same number
+PRICE = GIB  # a pico-credit a byte: money and bytes are the same number
 
 
 @dataclass

@@ -17,6 +17,7 @@ import safetensors.numpy
 
 from farflung.app.cli.main import main
 from farflung.core.errors import VersionError
+from farflung.core.money import MICRO
 from farflung.core.release import VERSION
 from farflung.job import terms_file
 from farflung.ledger import genesis_file
@@ -70,16 +71,18 @@ def test_there_is_a_receipt_of_every_party() -> None:
 def test_the_verb_tells_what_an_old_receipt_proves(said: Callable[..., Any]) -> None:
     told = said("receipt", "verify", str(RECEIPTS[0]), "--json")
     assert told["jobs"][0]["state"] == "settled"
-    assert told["jobs"][0]["lease"]["paid"] > 0
+    assert told["jobs"][0]["lease"]["paid"] == 576 * MICRO
+    assert "Paid     0.000576 credits" in said("receipt", "verify", str(RECEIPTS[0]))
 
 
 def test_event_logs_give_the_same_result_and_views(run: Path, said: Callable[..., Any]) -> None:
     result = read_timeline(RunFolder(run)).result
     assert result is not None
-    assert result.model_hash == MODEL
+    assert (result.model_hash, result.paid) == (MODEL, 1408 * MICRO)
     assert "round 3" in said("watch", "old", "--speed", "0").lower() or MODEL in said("watch", "old", "--speed", "0")
     (listed,) = said("status", "--json")["runs"]
     assert (listed["run"], listed["state"]) == ("old", "finished")
+    assert "paid 0.00141" in said("watch", "old", "--speed", "0")
     said("report", "old", "--out", str(run / "page.html"))
     assert MODEL in (run / "page.html").read_text()
 

@@ -39,7 +39,7 @@ from farflung.peers.validator.requests import LedgerRequestHandler
 VALIDATOR, PAYER, ALICE, BOB, RELAY = (local_key(13, name) for name in ("validator", "payer", "alice", "bob", "relay"))
 RICH = 1 << 30
 GENESIS = Genesis("tolls", 0, tuple((key.public, RICH) for key in (PAYER, RELAY)), (VALIDATOR.public,))
-PRICE = GIB // 2  # half a micro-credit a byte
+PRICE = GIB // 2  # half a pico-credit a byte
 BULK = bytes(1 << 18)
 
 

@@ -58,7 +58,7 @@ def by(owner: str) -> tuple[str, ...]:
         (("motion", "admit", "{config}", "xyz"), "FF-APP-315"),
         (("pay", "{config}", "00" * 31, "1"), "FF-APP-315"),
         (("pay", "{config}", "00" * 32, "0"), "FF-APP-318"),
-        (("pay", "{config}", "00" * 32, "1.0000001"), "FF-APP-318"),
+        (("pay", "{config}", "00" * 32, "1.0000000000001"), "FF-APP-318"),
         (("pay", "{config}", "00" * 32, "nan"), "FF-APP-318"),
         (("pay", "{config}", "00" * 32, "many"), "FF-APP-318"),
     ],

@@ -19,6 +19,7 @@ from farflung.app.cli import relay
 from farflung.app.cli.relay import read_or_make_key
 from farflung.core.crypto import SigningKey, local_key
 from farflung.core.errors import NetworkError, ProtocolError, UsageError
+from farflung.core.money import format_credits
 from farflung.core.relay_passes import GIB, cost
 from farflung.ledger.block import LOGICAL_MS, Genesis
 from farflung.ledger.params import LedgerParams
@@ -153,7 +154,7 @@ def run(folder: Path, test: Callable[[World], Awaitable[None]]) -> None:
 
 def test_a_relay_with_a_price_carries_for_a_pass_only_and_is_paid_when_the_payer_is_done(tmp_path: Path) -> None:
     async def test(world: World) -> None:
-        assert (await world.start("--price", str(PRICE), "--circuit-rate", "400"))["price"] == PRICE
+        assert (await world.start("--price", format_credits(PRICE), "--circuit-rate", "400"))["price"] == PRICE
         with pytest.raises(NetworkError):
             await world.dial()
         payer = await world.open_channel()
@@ -178,7 +179,7 @@ def test_a_relay_that_ends_claims_what_is_signed(tmp_path: Path) -> None:
     """Its books end with it; the payer never said that it is done."""
 
     async def test(world: World) -> None:
-        await world.start("--price", str(PRICE))
+        await world.start("--price", format_credits(PRICE))
         await world.open_channel()
         await world.register()
         await world.send()
@@ -193,7 +194,7 @@ def test_a_relay_that_ends_claims_what_is_signed(tmp_path: Path) -> None:
 @pytest.mark.whole
 def test_a_relay_that_was_killed_claims_when_it_is_back_and_never_twice(tmp_path: Path) -> None:
     async def test(world: World) -> None:
-        await world.start("--price", str(PRICE))
+        await world.start("--price", format_credits(PRICE))
         payer = await world.open_channel()
         await world.register()
         await world.send()
@@ -205,13 +206,13 @@ def test_a_relay_that_was_killed_claims_when_it_is_back_and_never_twice(tmp_path
         world.relay.kill()
         await world.relay.wait()
         kept = file.read_bytes()
-        await world.start("--price", str(PRICE), "--port", str(world.place[1]))
+        await world.start("--price", format_credits(PRICE), "--port", str(world.place[1]))
         paid, _ = await world.end()
         row = await world.channel()
         assert row.carried == paid["carried"] >= 2 * len(BULK)
         assert not file.exists()
         file.write_bytes(kept)  # as if it had died between the claim and this
-        await world.start("--price", str(PRICE), "--port", str(world.place[1]))
+        await world.start("--price", format_credits(PRICE), "--port", str(world.place[1]))
         await payer.open(10_000_000, PRICE, END)
         (last,) = await world.end()
         assert last["earned"] == 0
@@ -225,7 +226,7 @@ def test_a_receipt_by_a_node_key_that_the_ledger_does_not_know_is_not_taken(tmp_
     """It could never be claimed: who signs so is carried no further than a window."""
 
     async def test(world: World) -> None:
-        await world.start("--price", str(PRICE))
+        await world.start("--price", format_credits(PRICE))
         payer = await world.open_channel()
         assert await (await world.dial()).call("x", BULK) == BULK
         with pytest.raises(NetworkError, match="FF-NET-141"):
@@ -240,7 +241,7 @@ def test_a_receipt_by_a_node_key_that_the_ledger_does_not_know_is_not_taken(tmp_
 @pytest.mark.slow
 def test_a_receipt_by_a_key_that_is_withdrawn_meanwhile_spoils_no_claim(tmp_path: Path) -> None:
     async def test(world: World) -> None:
-        await world.start("--price", str(PRICE))
+        await world.start("--price", format_credits(PRICE))
         payer = await world.open_channel()
         await world.register()
         await world.send()

@@ -48,7 +48,7 @@ def test_enough_nodes_begin_with_the_stake_that_all_of_them_have() -> None:
     [
         ((), 0, 0, ""),
         (((TRAIN, 1, 400, FAST), (AUDIT, 1, 400, FAST)), 1, 1, ""),
-        (((TRAIN, 1, 400, FAST), (TRAIN, 999, 400, FAST), (AUDIT, 1, 400, FAST)), 1, 1, "price"),
+        (((TRAIN, 1, 400, FAST), (TRAIN, 10**9, 400, FAST), (AUDIT, 1, 400, FAST)), 1, 1, "price"),
         (((TRAIN, 1, 400, FAST), (TRAIN, 1, 400, 9 * FAST), (AUDIT, 1, 400, FAST)), 1, 1, "similar"),
         (((TRAIN, 1, 400, FAST), (TRAIN, 1, 400, FAST)), 2, 0, ""),
     ],

@@ -197,7 +197,7 @@ def test_more_nodes_than_a_pass_names_are_refused_and_without_a_price_nothing_is
     run(tmp_path, test)
 
 
-STEP = 1 << 18  # micro-credits: 512 KiB at PRICE
+STEP = 1 << 18  # pico-credits: 512 KiB at PRICE
 
 
 async def spend(world: World, own: RelayChannels, times: int) -> None:
@@ -397,7 +397,7 @@ def test_the_plan_says_at_most_what_is_put_into_the_channels() -> None:
         assert relay_fees.planned(event, SENT, 100_000, 2, most).relay_funds == most
         assert relay_fees.reserve_of(SENT, 100_000, 2, most) == (each, most)
     with pytest.raises(PolicyError, match="FF-APP-244"):
-        relay_fees.planned(event, SENT, 10**15, 2)
+        relay_fees.planned(event, SENT, 10**17, 2)
     assert relay_fees.planned(event, SENT, 0, 2) == relay_fees.planned(event, SENT, 5, 0) == event
     assert relay_passes.worth(relay_fees.reserve_of(SENT, 100_000, 2).funds, 100_000) >= GIB
     held = dict(genesis_of(spec).accounts)

@@ -11,19 +11,19 @@ import pytest
 from app_trees import UNAUDITED, Ended, Event, Farflung, kill_tree
 
 from farflung.core import limits
-from farflung.core.money import format_credits
+from farflung.core.money import CREDIT, format_credits
 from farflung.core.relay_passes import cost
 from farflung.peers.rundir.genesis import FEE, POCKET
 from farflung.watch.phrases import shown_credits
 
 pytestmark = [pytest.mark.whole, pytest.mark.xdist_group("fares"), pytest.mark.timeout(300)]
 
-PRICE = 50_000_000  # a GiB, so that a little is carried for some credits
+PRICE = 50 * CREDIT  # a GiB, so that a little is carried for some credits
 GOODBYES = 20_000  # bytes of connections that end, which nobody signs for any more
 STEPS = 120  # so that training takes many times as long as it takes to join a group, on a busy machine too
 JOB = (
     "run", "--preset", "tiny", "--json", "--rounds", "2", "--set", "network.hidden=1", "--set", f"sync.steps={STEPS}",
-    "--set", "audit.proof=outcome", "--relay-price", str(PRICE),
+    "--set", "audit.proof=outcome", "--relay-price", format_credits(PRICE),
 )  # fmt: skip
 
 

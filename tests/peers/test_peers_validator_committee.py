@@ -21,6 +21,7 @@ from farflung.core.codec import decode, encode
 from farflung.core.crypto import NS_SEAT, NS_SPEC, SigningKey, digest, local_key
 from farflung.core.errors import NetworkError, RunError
 from farflung.core.ids import PeerId
+from farflung.core.money import format_credits
 from farflung.ledger.block import Genesis
 from farflung.ledger.motions import AdmitValidator, Motion
 from farflung.ledger.params import LedgerParams
@@ -292,7 +293,7 @@ def test_readers_of_a_committee_are_served_proofs_and_metrics(tmp_path: Path) ->
         await made.all_at(height)
         checker = await asyncio.to_thread(ProofChecker, HttpLedgerSource(url), made.genesis.chain)
         rows = await asyncio.to_thread(screen, checker, lookup.LookupTarget("accounts", BOB.public.hex()), 100)
-        assert any(f"{MONEY // 1_000_000}.000003 credits" in row.text for row in rows)
+        assert any(f"{format_credits(MONEY + 3)} credits" in row.text for row in rows)
         rows = await asyncio.to_thread(screen, checker, lookup.LookupTarget("block", str(height)), 100)
         assert any("of 4 seats of epoch 0" in row.text for row in rows)
         page = (await asyncio.to_thread(HttpLedgerSource(url)._ask, "/metrics"))[2].decode()

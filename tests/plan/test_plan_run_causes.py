@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from farflung.core.money import MICRO
 from farflung.core.tensor_layout import TensorLayout
 from farflung.job.job_loader import load
 from farflung.plan import audit_costs, run_signs
@@ -169,7 +170,7 @@ def test_ways_that_send_as_much_explain_no_bytes() -> None:
 def test_pay_below_the_bid_is_no_riddle() -> None:
     dear = load(None, flags={"unit_price": "0.000004", "budget": "1000"}).spec
     plan = advise(dear, LAYOUT, 10**7, MachineMeasurements(4, 2e10, 16 << 30))
-    said = likely("price", -0.75 * plan.price.price, plan, replace(AS_PLANNED, unit_price=1))
+    said = likely("price", -0.75 * plan.price.price, plan, replace(AS_PLANNED, unit_price=MICRO))
     assert said == "hired at 0.000001 a token, at most 0.000004 was bid"
 
 

@@ -78,9 +78,11 @@ def peers(**said: int) -> NetworkSpec:
 
 def spec(**changes: object) -> JobSpec:
     model, sync, audit = ModelSpec(context=128), sparse(steps=15, topk=256), AuditSpec(4, 0.25, 1)
-    return msgspec.structs.replace(
-        JobSpec(rounds=24, batch=8, model=model, optimizer=ADAMW, sync=sync, audit=audit, network=peers()), **changes
-    )
+    whole = JobSpec(
+        rounds=24, batch=8, unit_price=format_credits(1), model=model, optimizer=ADAMW, sync=sync, audit=audit,
+        network=peers(),
+    )  # fmt: skip
+    return msgspec.structs.replace(whole, **changes)
 
 
 @given(members=st.integers(1, 40), rounds=st.integers(1, 50))
@@ -115,7 +117,7 @@ def test_wire_overhead_is_small_and_grows_with_size(size: int) -> None:
     assert on_wire(size) <= on_wire(size + 1)
 
 
-ROUND = 5 * 8 * 128 * 15  # micro-credits of one round of all providers, at one each
+ROUND = 5 * 8 * 128 * 15  # pico-credits of one round of all providers, at one each
 # 15 steps in 4 segments: 3, 4, 4, 4. Probation is one of 24 rounds; of the other 23 a quarter is drawn.
 AUDITS = -(-ROUND * (4 + 23) // (4 * 4))
 WORST = 24 * 5 * 8 * 128 * 4  # of each of two verifiers
@@ -125,7 +127,7 @@ def test_price_is_training_and_the_audits_that_are_expected() -> None:
     cost = price(spec(budget="5"))
     assert (cost.training, cost.audits, cost.worst_audits) == (24 * ROUND, AUDITS, 2 * WORST)
     assert cost.price == 24 * ROUND + AUDITS
-    assert cost.units == 24 * ROUND  # one micro-credit each; audits are not training
+    assert cost.units == 24 * ROUND  # one pico-credit each; audits are not training
 
 
 def test_escrow_is_training_a_margin_of_one_round_and_the_worst_audits() -> None:
@@ -211,7 +213,7 @@ def test_all_leases_together_fit_into_the_escrow(
     assert verifiers * units >= expected - verifiers  # but for what division leaves over
 
 
-def test_a_budget_one_micro_credit_below_the_price_is_refused_with_what_to_change() -> None:
+def test_a_budget_one_pico_credit_below_the_price_is_refused_with_what_to_change() -> None:
     whole = 24 * ROUND + AUDITS
     short = format_credits(whole - 1)
     with pytest.raises(PolicyError) as error:

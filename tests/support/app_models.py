@@ -13,6 +13,7 @@ from farflung.core import events
 from farflung.core.crypto import NS_OBJECT, digest, local_key
 from farflung.core.events import AnyEvent
 from farflung.core.ids import ZERO_HASH, Hash
+from farflung.core.money import MICRO
 from farflung.core.tensor_layout import TensorLayout
 from farflung.job import dataset
 from farflung.job.spec import JobSpec, JobTerms
@@ -107,7 +108,7 @@ def _write_result(run: RunFolder, built: flat_model.FlatModel, spec: JobSpec, na
     result = events.RunResultEvent(
         loss=loss, loss_start=5.6, loss_unigram=3.1, bytes_sent=1000,
         bytes_by=events.SentBytesByKind(500, 100, 300, 50, 50),
-        bytes_ring_bf16=9000, segments_audited=4, caught=(), paid=1200, slashed=0, refunded=10, sum=0,
+        bytes_ring_bf16=9000, segments_audited=4, caught=(), paid=1200 * MICRO, slashed=0, refunded=10 * MICRO, sum=0,
         model_hash=named, ledger_root="cd" * 32, seconds=9.0, run=run.name, rounds=3, tokens=1152, reexecuted=0,
     )  # fmt: skip
     log = EventLog(run.events_file)

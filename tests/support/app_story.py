@@ -7,6 +7,7 @@ from pathlib import Path
 
 from farflung.core import events
 from farflung.core.events import AnyEvent, SentBytesByKind, to_json
+from farflung.core.money import MICRO
 
 PEERS = tuple(f"{i:02x}" * 32 for i in range(1, 5))
 ROUNDS = 3
@@ -34,7 +35,8 @@ def round_events(number: int, start: float) -> Iterator[AnyEvent]:
         why = "its work is false"
         yield events.ProcessExitEvent(at=start + 4.0, peer=PEERS[3], reason=f"excluded: {why}")
         yield events.SlashEvent(
-            at=start + 4.0, peer=PEERS[3], round=0, segment=1, why=why, slashed=20, bounty=10, burnt=10,
+            at=start + 4.0, peer=PEERS[3], round=0, segment=1, why=why, slashed=20 * MICRO,
+            bounty=10 * MICRO, burnt=10 * MICRO,
             evidence="0f" * 32,
         )  # fmt: skip
 
@@ -45,7 +47,8 @@ def story(name: str = "old", model: str = "gpt 1x32") -> list[AnyEvent]:
         events.RunStartEvent(at=0.1, run=name, name="tiny", seed=1, version="0.1.0", python="3.12", torch="2.9"),
         events.PlanEvent(
             at=0.2, name="tiny", run=name, model=model, parameters=22_000, rounds=ROUNDS, steps=9, peers=4, tokens=900,
-            sync_bytes=9000, ring_bytes=90_000, memory_bytes=10**8, seconds=10.0, price=100, escrow=120, data_bytes=400,
+            sync_bytes=9000, ring_bytes=90_000, memory_bytes=10**8, seconds=10.0,
+            price=100 * MICRO, escrow=120 * MICRO, data_bytes=400,
             sync="sparse_loco H=3", cores=2,
         ),
         events.SandboxEvent(at=0.3, tier="bwrap", gaps=()),
@@ -53,19 +56,20 @@ def story(name: str = "old", model: str = "gpt 1x32") -> list[AnyEvent]:
             events.ProcessStartEvent(at=0.5, role="provider", name=f"provider-{i}", pid=100 + i, peer=peer)
             for i, peer in enumerate(PEERS)
         ],
-        events.EscrowEvent(at=0.6, job="ee" * 32, escrow=120, stakes=80),
-        events.ProviderMatchEvent(at=0.7, peers=PEERS, offers=4, unit_price=1),
+        events.EscrowEvent(at=0.6, job="ee" * 32, escrow=120 * MICRO, stakes=80 * MICRO),
+        events.ProviderMatchEvent(at=0.7, peers=PEERS, offers=4, unit_price=1 * MICRO),
     ]  # fmt: skip
     for number in range(ROUNDS):
         told += round_events(number, 1.0 + 5.0 * number)
     told += [
-        events.LeasePaymentEvent(at=17.0, peer=peer, units=30, paid=0 if peer == PEERS[3] else 30) for peer in PEERS
+        events.LeasePaymentEvent(at=17.0, peer=peer, units=30, paid=0 if peer == PEERS[3] else 30 * MICRO)
+        for peer in PEERS
     ]
     told.append(
         events.RunResultEvent(
             at=18.0, loss=3.125, loss_start=5.5, loss_unigram=3.3, bytes_sent=9999, bytes_ring_bf16=90_000,
             bytes_by=SentBytesByKind(3000, 5000, 999, 1000), segments_audited=6,
-            caught=(PEERS[3],), paid=90, slashed=20, refunded=30, sum=0,
+            caught=(PEERS[3],), paid=90 * MICRO, slashed=20 * MICRO, refunded=30 * MICRO, sum=0,
             model_hash="cd" * 32, ledger_root="ef" * 32, seconds=18.0, run=name, rounds=ROUNDS, tokens=900,
             reexecuted=0,
         )

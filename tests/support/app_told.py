@@ -9,6 +9,7 @@ import msgspec
 
 from farflung.core import events
 from farflung.core.events import AnyEvent, SentBytesByKind, to_json
+from farflung.core.money import MICRO
 from farflung.peers.rundir.folder import RunFolder, RunIdentity
 
 CREATED = 1_795_270_000.0  # 21 November 2026, 14:06:40 UTC
@@ -35,8 +36,8 @@ def began(name: str = "tale") -> Iterator[AnyEvent]:
         ring_bytes=1_601_863_680,
         memory_bytes=554_256_227,
         seconds=64.0,
-        price=431_360,
-        escrow=634_880,
+        price=431_360 * MICRO,
+        escrow=634_880 * MICRO,
         data_bytes=10_011_809,
         sync="sparse_loco H=20 topk_2bit 768/4096",
         cores=2,
@@ -51,8 +52,8 @@ def network() -> Iterator[AnyEvent]:
         yield events.ProcessStartEvent(at=1.0, role="provider", name=f"provider-{number}", pid=100 + number, peer=peer)
     for number, peer in enumerate(VERIFIERS):
         yield events.ProcessStartEvent(at=1.1, role="verifier", name=f"verifier-{number}", pid=200 + number, peer=peer)
-    yield events.EscrowEvent(at=2.0, job="77" * 32, escrow=634_880, stakes=1_024_000)
-    yield events.ProviderMatchEvent(at=2.1, peers=PEERS, offers=4, unit_price=1)
+    yield events.EscrowEvent(at=2.0, job="77" * 32, escrow=634_880 * MICRO, stakes=1_024_000 * MICRO)
+    yield events.ProviderMatchEvent(at=2.1, peers=PEERS, offers=4, unit_price=1 * MICRO)
     yield events.EvaluationEvent(at=2.5, round=0, loss=5.356, tokens=65_536)
     yield from (events.PeerJoinEvent(at=3.0, peer=peer, round=0, replayed=0, seconds=2.5) for peer in PEERS)
 
@@ -124,15 +125,17 @@ def caught() -> Iterator[AnyEvent]:
         round=1,
         segment=2,
         why="its work is false",
-        slashed=204_800,
-        bounty=102_400,
-        burnt=102_400,
+        slashed=204_800 * MICRO,
+        bounty=102_400 * MICRO,
+        burnt=102_400 * MICRO,
         evidence="3c" * 32,
     )
 
 
 def settled(pays: Sequence[tuple[str, int]]) -> Iterator[AnyEvent]:
-    yield from (events.LeasePaymentEvent(at=46.0, peer=peer, units=max(paid, 12_800), paid=paid) for peer, paid in pays)
+    yield from (
+        events.LeasePaymentEvent(at=46.0, peer=peer, units=max(paid, 12_800), paid=paid * MICRO) for peer, paid in pays
+    )
 
 
 def ways() -> Iterator[AnyEvent]:
@@ -141,7 +144,9 @@ def ways() -> Iterator[AnyEvent]:
     yield events.ValidatorKillEvent(at=46.1, name="ledger-4", round=2)
     yield events.ChainComparisonEvent(at=46.1, validators=4, blocks=57, least=55)
     for peer, size in (("a1" * 32, 90_000_000), ("b2" * 32, 62_000_000)):
-        yield events.RelayPaymentEvent(at=46.2, peer=peer, bytes=size, price=100_000, paid=size // 10_000)
+        yield events.RelayPaymentEvent(
+            at=46.2, peer=peer, bytes=size, price=100_000 * MICRO, paid=size // 10_000 * MICRO
+        )
 
 
 def compared() -> Iterator[AnyEvent]:
@@ -150,7 +155,7 @@ def compared() -> Iterator[AnyEvent]:
         ("audit", "B", 40_000_000.0, 72_000_000.0),
         ("worker memory", "B", 554_256_227.0, 496_000_000.0),
         ("time", "s", 64.0, 47.0),
-        ("price", "micro-credits", 431_360.0, 322_560.0),
+        ("price", "pico-credits", 431_360.0 * MICRO, 322_560.0 * MICRO),
     ):
         yield events.PlanComparisonEvent(at=47.0, quantity=name, unit=unit, planned=planned, measured=measured)
 
@@ -174,11 +179,11 @@ RESULT = events.RunResultEvent(
     bytes_ring_bf16=1_601_863_680,
     segments_audited=5,
     caught=(CHEATER,),
-    paid=322_560,
-    slashed=204_800,
-    refunded=312_320,
-    bounty=102_400,
-    burnt=102_400,
+    paid=322_560 * MICRO,
+    slashed=204_800 * MICRO,
+    refunded=312_320 * MICRO,
+    bounty=102_400 * MICRO,
+    burnt=102_400 * MICRO,
     sum=0,
     model_hash="ab" * 32,
     ledger_root="cd" * 32,

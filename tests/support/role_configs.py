@@ -23,7 +23,7 @@ class QuietChannel(LogChannel):
 
 
 def node_config(key: SigningKey, folder: Path, genesis: Genesis = GENESIS, **changes: Any) -> NodeConfig:
-    """A node's that asks for 10 micro-credits a token, of a ledger that is not there."""
+    """A node's that asks for 10 pico-credits a token, of a ledger that is not there."""
     ledger = LedgerConfig(HexId(VALIDATOR.public), "127.0.0.1", 1)
     values = {"name": "p", "unit_price": 10, "stake": 1000, "flops": 1} | changes
     return NodeConfig(key=key, genesis=GenesisFile(encode(genesis)), folder=folder, ledger=ledger, **values)

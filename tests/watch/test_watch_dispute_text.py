@@ -7,6 +7,7 @@ from msgspec.structs import replace
 
 from farflung.core import events
 from farflung.core.events import DisputeEndEvent, DisputeStageEvent
+from farflung.core.money import MICRO
 from farflung.watch import detail_rows, dispute_text
 from farflung.watch.event_lines import lines
 from farflung.watch.fold import RunTimeline, fold, is_repeated
@@ -18,7 +19,7 @@ AUDIT = events.AuditEndEvent(
     **ABOUT, verifiers=(OTHER,), finding="false", excess=2048.0, tokens=96, seconds=0.3, at=1.0
 )
 CAUGHT = events.SlashEvent(
-    **ABOUT, why="its work is false", slashed=0, bounty=0, burnt=0, evidence="87ce", pending=3840, at=1.1
+    **ABOUT, why="its work is false", slashed=0, bounty=0, burnt=0, evidence="87ce", pending=3840 * MICRO, at=1.1
 )
 TOTAL = 70_000
 PLAYED = (
@@ -44,7 +45,7 @@ RULED = DisputeEndEvent(
     **ABOUT, ended="upheld", by="element", height=16, blocks=8, challenger=OTHER, roots=("eeee" * 4, "ffff" * 4),
     leaf=69_000, step=2, steps=3, value=412, op="mul", made_of=("input", "add"), near="params/blocks.0.attn.qkv.weight",
     shape=(64, 80), element=(3, 17), accused="0.0312", other="0.0297", law="0.0297", sent=6_400, shown=21_000,
-    slashed=5760, bounty=2880, burnt=2880,
+    slashed=5760 * MICRO, bounty=2880 * MICRO, burnt=2880 * MICRO,
 )  # fmt: skip
 
 
@@ -119,20 +120,20 @@ def test_every_end_says_who_loses_and_why(by: str, ended: str, silent: tuple[str
 
 
 def test_who_was_right_is_no_longer_caught_and_the_screen_says_why() -> None:
-    freed = replace(RULED, ended="overturned", slashed=0, bounty=0, burnt=0, lost=960, gained=480)
+    freed = replace(RULED, ended="overturned", slashed=0, bounty=0, burnt=0, lost=960 * MICRO, gained=480 * MICRO)
     t = story(*PLAYED, freed)
     assert not t.caught
     text = whole([row.text for row in verify(t, 100, is_over=True)])
     assert "is caught" not in text
     assert "the accused was right" in text
     assert "its accusers lose 0.00096 credits: 0.00048 to the accused, 0.00048 burnt" in whole(shown(t))
-    assert t.lost == (960, 0, 480)
+    assert t.lost == (960 * MICRO, 0, 480 * MICRO)
 
 
 def test_a_stake_that_waited_is_slashed_when_it_is_ruled() -> None:
     before, after = story(*PLAYED), story(*PLAYED, RULED)
-    assert (before.caught[ACCUSED].pending, before.lost) == (3840, (0, 0, 0))
-    assert (after.caught[ACCUSED].pending, after.lost) == (0, (5760, 2880, 2880))
+    assert (before.caught[ACCUSED].pending, before.lost) == (3840 * MICRO, (0, 0, 0))
+    assert (after.caught[ACCUSED].pending, after.lost) == (0, (5760 * MICRO, 2880 * MICRO, 2880 * MICRO))
     assert fold(after, CAUGHT).caught == after.caught  # a session that takes over tells of it again
 
 

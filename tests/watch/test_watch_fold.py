@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from farflung.core import events
 from farflung.core.events import AnyEvent, SentBytesByKind
+from farflung.core.money import MICRO
 from farflung.watch import phrases
 from farflung.watch.event_lines import COLUMNS, clean, lines
 from farflung.watch.fold import RunStage, RunTimeline, fold
@@ -27,8 +28,8 @@ PLANNED = events.PlanEvent(
     ring_bytes=2_500_000_000,
     memory_bytes=300_000_000,
     seconds=110.0,
-    price=1_843_200,
-    escrow=1_920_000,
+    price=1_843_200 * MICRO,
+    escrow=1_920_000 * MICRO,
     data_bytes=12_000_000,
     sync="sparse_loco H=15",
 )
@@ -42,9 +43,9 @@ RESULT = events.RunResultEvent(
     bytes_ring_bf16=7000,
     segments_audited=0,
     caught=(),
-    paid=1_843_200,
+    paid=1_843_200 * MICRO,
     slashed=0,
-    refunded=76_800,
+    refunded=76_800 * MICRO,
     sum=0,
     model_hash="ab" * 32,
     ledger_root="cd" * 32,
@@ -80,9 +81,9 @@ CAUGHT = events.SlashEvent(
     round=0,
     segment=2,
     why="work found false",
-    slashed=1_536_000,
-    bounty=768_000,
-    burnt=768_000,
+    slashed=1_536_000 * MICRO,
+    bounty=768_000 * MICRO,
+    burnt=768_000 * MICRO,
     evidence="0f" * 32,
 )
 
@@ -97,8 +98,8 @@ HOUSED = events.SimulatedHomeEvent(
 STORY: tuple[AnyEvent, ...] = (
     PLANNED,
     events.ProcessStartEvent(role="provider", name="provider-1", pid=7, peer=PEERS[0]),
-    events.ProviderMatchEvent(peers=PEERS, offers=5, unit_price=1),
-    events.EscrowEvent(job="ee" * 32, escrow=1_920_000, stakes=5_000_000),
+    events.ProviderMatchEvent(peers=PEERS, offers=5, unit_price=1 * MICRO),
+    events.EscrowEvent(job="ee" * 32, escrow=1_920_000 * MICRO, stakes=5_000_000 * MICRO),
     events.PeerJoinEvent(peer=PEERS[0], round=0, replayed=0, seconds=1.5),
     events.EvaluationEvent(round=0, loss=5.55, tokens=16384),
     closed(0),
@@ -116,7 +117,7 @@ STORY: tuple[AnyEvent, ...] = (
     events.ProcessUsageEvent(process="worker", peak_bytes=5, cpu_seconds=1.0),
     events.WarningEvent(code="FF-APP-001", message="slow", hint="wait"),
     events.BaselineEvent(loss=2.3, steps=360, seconds=60.0),
-    events.LeasePaymentEvent(peer=PEERS[0], units=1000, paid=1000),
+    events.LeasePaymentEvent(peer=PEERS[0], units=1000, paid=1000 * MICRO),
     events.PlanComparisonEvent(quantity="sync", unit="B", planned=100.0, measured=101.0),
     events.RunFailureEvent(code="FF-APP-002", message="disk full", cause="no space", hint="free some"),
     RESULT,
@@ -272,7 +273,7 @@ def test_the_result_block_holds_losses_bytes_money_hashes_and_folder() -> None:
 
 
 def test_the_result_block_names_pay_that_was_burnt() -> None:
-    assert "returned 0.0768, pay burnt 0.05 credits" in shown(msgspec.structs.replace(RESULT, pay_burnt=50_000))
+    assert "returned 0.0768, pay burnt 0.05 credits" in shown(msgspec.structs.replace(RESULT, pay_burnt=50_000 * MICRO))
     assert "pay burnt" not in shown(RESULT)
 
 
@@ -295,7 +296,7 @@ def test_a_cheaters_end_is_told_in_two_lines_and_again_in_the_result() -> None:
         "evidence 0f0f0f0f",
     ):
         assert words in text
-    end = msgspec.structs.replace(RESULT, caught=(PEERS[3],), segments_audited=1, slashed=1_536_000)
+    end = msgspec.structs.replace(RESULT, caught=(PEERS[3],), segments_audited=1, slashed=1_536_000 * MICRO)
     shown_at_the_end = "\n".join(lines(end, told(AUDIT, CAUGHT, end)))
     assert "1 segment audited by 2 verifiers; caught: 04040404 (work found false)" in shown_at_the_end
 
@@ -345,7 +346,9 @@ def test_clean_cuts_and_strips() -> None:
 def test_a_canary_that_was_found_and_one_that_was_not_are_a_line_each() -> None:
     """An answer that is neither says nothing of anybody."""
     told = events.CanaryEndEvent(round=1, peer=PEERS[0], segment=2, verifier=PEERS[1], finding="false", tokens=64)
-    lost = events.PerjuryEvent(verifier=PEERS[1], round=1, peer=PEERS[0], slashed=1000, bounty=500, burnt=500)
+    lost = events.PerjuryEvent(
+        verifier=PEERS[1], round=1, peer=PEERS[0], slashed=1000 * MICRO, bounty=500 * MICRO, burnt=500 * MICRO
+    )
     (line,) = lines(told, RunTimeline())
     assert "canary: 02020202" in line
     assert line.endswith("found it")
@@ -358,14 +361,23 @@ def test_a_canary_that_was_found_and_one_that_was_not_are_a_line_each() -> None:
 def test_what_a_verifier_lost_by_guessing_is_counted_once_however_often_it_is_told() -> None:
     """A coordinator that takes over tells of it again."""
     caught = events.SlashEvent(
-        peer=PEERS[2], round=1, segment=0, why="w", slashed=300, bounty=150, burnt=150, evidence=""
+        peer=PEERS[2],
+        round=1,
+        segment=0,
+        why="w",
+        slashed=300 * MICRO,
+        bounty=150 * MICRO,
+        burnt=150 * MICRO,
+        evidence="",
     )
-    guessed = events.PerjuryEvent(verifier=PEERS[1], round=1, peer=PEERS[0], slashed=1000, bounty=500, burnt=500)
+    guessed = events.PerjuryEvent(
+        verifier=PEERS[1], round=1, peer=PEERS[0], slashed=1000 * MICRO, bounty=500 * MICRO, burnt=500 * MICRO
+    )
     t = RunTimeline()
     for event in (guessed, caught, guessed):
         t = fold(t, event)
-    assert t.lost == (1300, 650, 650)
-    assert fold(fold(RunTimeline(), guessed), guessed).lost == (1000, 500, 500)
+    assert t.lost == (1300 * MICRO, 650 * MICRO, 650 * MICRO)
+    assert fold(fold(RunTimeline(), guessed), guessed).lost == (1000 * MICRO, 500 * MICRO, 500 * MICRO)
 
 
 def test_it_is_said_whose_contribution_the_merge_clipped() -> None:

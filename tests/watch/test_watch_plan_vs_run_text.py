@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from farflung.core import events
 from farflung.core.events import AnyEvent, PlanComparisonEvent, SentBytesByKind
+from farflung.core.money import MICRO
 from farflung.watch import event_lines, plan_vs_run_text, screen_result
 from farflung.watch.fold import RunTimeline, fold
 
@@ -20,11 +21,12 @@ OFF = PlanComparisonEvent(quantity="time", unit="s", planned=10.0, measured=20.0
 KEPT = PlanComparisonEvent(quantity="join", unit="B", planned=100.0, measured=110.0)
 PLANNED = events.PlanEvent(
     name="n", run="r", model="m", parameters=1, rounds=12, steps=12, peers=2, tokens=1, sync_bytes=1, ring_bytes=1,
-    memory_bytes=1, seconds=1.0, price=1, escrow=1, data_bytes=1, sync="s",
+    memory_bytes=1, seconds=1.0, price=1 * MICRO, escrow=1 * MICRO, data_bytes=1, sync="s",
 )  # fmt: skip
 RESULT = events.RunResultEvent(
     loss=2.0, loss_start=5.0, loss_unigram=3.0, loss_baseline=None, bytes_sent=1, bytes_by=SentBytesByKind(),
-    bytes_ring_bf16=0, segments_audited=0, caught=(), paid=1, slashed=0, refunded=0, sum=0, model_hash="", run="r",
+    bytes_ring_bf16=0, segments_audited=0, caught=(), paid=1 * MICRO, slashed=0, refunded=0, sum=0, model_hash="",
+        run="r",
     ledger_root="", seconds=1.0, rounds=12, tokens=1, reexecuted=0,
 )  # fmt: skip
 

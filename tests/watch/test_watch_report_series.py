@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from farflung.core import events
 from farflung.core.events import AnyEvent, SentBytesByKind
+from farflung.core.money import MICRO
 from farflung.watch import report_series
 from farflung.watch.fold import RunTimeline, fold
 from farflung.watch.redaction import redact
@@ -25,9 +26,9 @@ RESULT = events.RunResultEvent(
     bytes_ring_bf16=95_000,
     segments_audited=2,
     caught=(B,),
-    paid=700,
-    slashed=400,
-    refunded=300,
+    paid=700 * MICRO,
+    slashed=400 * MICRO,
+    refunded=300 * MICRO,
     sum=0,
     model_hash="ab" * 32,
     ledger_root="cd" * 32,
@@ -36,8 +37,8 @@ RESULT = events.RunResultEvent(
     rounds=2,
     tokens=300,
     reexecuted=0,
-    bounty=200,
-    burnt=200,
+    bounty=200 * MICRO,
+    burnt=200 * MICRO,
 )
 
 
@@ -114,7 +115,7 @@ def test_the_baseline_starts_from_the_same_weights_and_ends_where_it_was_measure
 def test_the_ring_is_counted_for_the_rounds_that_closed_and_at_the_end_as_the_result_says() -> None:
     plan = events.PlanEvent(
         name="n", run="r", model="m", parameters=1, rounds=4, steps=8, peers=2, tokens=1, sync_bytes=1,
-        ring_bytes=4000, memory_bytes=1, seconds=1.0, price=1, escrow=1, data_bytes=1, sync="s",
+        ring_bytes=4000, memory_bytes=1, seconds=1.0, price=1 * MICRO, escrow=1 * MICRO, data_bytes=1, sync="s",
     )  # fmt: skip
     t = told(plan, traffic(90), *a_round(0, (A, B)))
     assert report_series.sent(t) == report_series.SentBytesSeries(SentBytesByKind(90, 1, 2, 3, 4), 100, 1000)

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from farflung.core import events
 from farflung.core.events import AnyEvent, PlanComparisonEvent
+from farflung.core.money import MICRO
 from farflung.job.job_loader import load
 from farflung.peers.rundir.inputs import known_layout
 from farflung.plan.machine import MachineMeasurements
@@ -35,7 +36,7 @@ ROUNDS = (
 def recorded(way: str = "aggregating peer") -> Iterator[AnyEvent]:
     """`farflung run --preset tiny --cheat none` on a busy computer: slow to start."""
     yield events.RunStartEvent(at=0.03, run="r", name="tiny", seed=1, version="0.1.0", python="3.11", torch="2.13")
-    yield events.ProviderMatchEvent(at=9.0, peers=PEERS, offers=2, unit_price=1)
+    yield events.ProviderMatchEvent(at=9.0, peers=PEERS, offers=2, unit_price=MICRO)
     for peer in PEERS:
         yield events.PeerJoinEvent(at=12.0, peer=peer, round=0, replayed=0, seconds=2.5)
     for round, (opened, closed, seconds, trained, waited, told, taken, sent) in enumerate(ROUNDS):
@@ -106,7 +107,7 @@ def test_all_that_a_run_shows_is_read_from_its_timeline() -> None:
     assert found.drawn == ((0, 0), (0, 0), (1, 1), (1, 2))
     assert found.ways == {"aggregating peer": 3}
     assert found.peaks == {"requester": 293_302_272, "provider": 272_875_520, "verifier": 271_593_472}
-    assert (found.unit_price, found.repeated, found.caught, found.restarted) == (1, 0, 0, 0)
+    assert (found.unit_price, found.repeated, found.caught, found.restarted) == (MICRO, 0, 0, 0)
 
 
 def test_the_parts_of_the_time_are_all_of_it() -> None:

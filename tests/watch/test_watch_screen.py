@@ -13,6 +13,7 @@ from watch_events import STORIES
 
 from farflung.core import events
 from farflung.core.events import AnyEvent
+from farflung.core.money import MICRO
 from farflung.watch import phrases
 from farflung.watch.detail_rows import dispute_facts, dispute_rows, lane_bar, round_facts, round_rows
 from farflung.watch.event_lines import lines
@@ -147,10 +148,11 @@ def test_a_loss_is_in_bits_a_byte_where_a_token_is_a_byte() -> None:
 
 
 def test_money_has_an_anchor_and_three_digits() -> None:
-    price = msgspec.structs.replace(PLANNED, unit_price=1, price=1_843_217)
+    price = msgspec.structs.replace(PLANNED, unit_price=1 * MICRO, price=1_843_217 * MICRO)
     assert "at most 1.84 credits, 1.92 locked (1 credit = 1 M tokens here)" in shown(told(price))
-    assert [phrases.short_credits(each) for each in (0, 7, 960, 645_121, 12_345_678, 5 * 10**12)] == [
-        "0", "0.000007", "0.00096", "0.645", "12.3", "5,000,000"
+    amounts = (0, 500, 7_777_777, 960 * MICRO, 645_121 * MICRO, 12_345_678 * MICRO, 5 * 10**18)
+    assert [phrases.short_credits(each) for each in amounts] == [
+        "0", "0.0000000005", "0.00000778", "0.00096", "0.645", "12.3", "5,000,000"
     ]  # fmt: skip
 
 
@@ -197,9 +199,14 @@ def test_a_verifier_that_lost_its_stake_to_a_canary_is_on_the_screen_with_its_pr
         for r, v, f in ((0, PEERS[0], "false"), (1, PEERS[1], "holds"), (1, PEERS[1], "holds"))
     ]
     guessed = events.PerjuryEvent(
-        verifier=PEERS[1], round=1, peer=PEERS[3], slashed=2_000_000, bounty=1_000_000, burnt=1_000_000
+        verifier=PEERS[1],
+        round=1,
+        peer=PEERS[3],
+        slashed=2_000_000 * MICRO,
+        bounty=1_000_000 * MICRO,
+        burnt=1_000_000 * MICRO,
     )
-    paid = events.LeasePaymentEvent(peer=PEERS[0], units=5, paid=5)
+    paid = events.LeasePaymentEvent(peer=PEERS[0], units=5, paid=5 * MICRO)
     text = shown(told(BEGAN, PLANNED, drawn, AUDIT, *canaries, guessed, paid))
     assert "1 of 2 canaries found" in text
     assert "02020202 said that a false segment holds   2 credits of its stake taken" in text
@@ -207,7 +214,7 @@ def test_a_verifier_that_lost_its_stake_to_a_canary_is_on_the_screen_with_its_pr
 
 
 def test_the_ledger_is_said_to_be_balanced_or_not() -> None:
-    paid = events.LeasePaymentEvent(peer=PEERS[0], units=5, paid=5)
+    paid = events.LeasePaymentEvent(peer=PEERS[0], units=5, paid=5 * MICRO)
     assert "ledger balanced (sum 0)" in shown(told(paid, RESULT))
     assert "ledger NOT balanced (sum 3)" in shown(told(paid, msgspec.structs.replace(RESULT, sum=3)))
 
@@ -273,7 +280,7 @@ def test_a_second_run_says_whether_it_gave_the_same_bits() -> None:
 
 def test_one_machine_is_shown_while_it_trains() -> None:
     plan = msgspec.structs.replace(PLANNED, baseline_seconds=60.0)
-    paid = events.LeasePaymentEvent(at=50.0, peer=PEERS[0], units=5, paid=5)
+    paid = events.LeasePaymentEvent(at=50.0, peer=PEERS[0], units=5, paid=5 * MICRO)
     story = (plan, opened(0), closed(0), paid)
     text = shown(told(*story))
     assert "single-machine baseline: 30 s to 2 min 00 s planned" in text
@@ -383,10 +390,10 @@ def test_a_peer_that_has_a_name_is_shown_with_its_name_wherever_it_is_shown() ->
     trained = [came(peer, 2.0) for peer in PEERS]
     story = told(*ups, PLANNED, opened(0, at=100.0), *trained, closed(0, 10.0))
     first, key = PEERS[0], PEERS[0][:8]
-    both, pay = f"provider-0 ({key})", events.RelayPaymentEvent(peer=first, bytes=1, price=1, paid=1)
+    both, pay = f"provider-0 ({key})", events.RelayPaymentEvent(peer=first, bytes=1, price=1 * MICRO, paid=1 * MICRO)
     warning = events.WarningEvent(code="FF-APP-095", message=f"{key} stays away; {'9' * 8} too, {both}")
     failure = events.RunFailureEvent(code="FF-APP-099", message=f"{key}: no", cause=f"of {key}", hint="")
-    hired = events.ProviderMatchEvent(offers=9, peers=PEERS, unit_price=1)
+    hired = events.ProviderMatchEvent(offers=9, peers=PEERS, unit_price=1 * MICRO)
     stage = events.DisputeStageEvent(peer=first, round=0, segment=0, stage="first", turn="both", height=3)
     for said in (pay, warning, failure, hired, stage):
         text = " ".join(lines(said, fold(story, said)))

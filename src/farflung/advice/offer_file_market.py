@@ -1,6 +1,6 @@
 """Turns a file of offers into a market: each host's ask for a unit of work, and the job's bid (P1, J3, J9).
 
-    ask     = ceil(credits an hour x 10^15 FLOP / (3600 s x speed))       micro-credits for a calibrated unit
+    ask     = ceil(credits an hour x 10^15 FLOP / (3600 s x speed))       pico-credits for a calibrated unit
     speed   = cards x dense bfloat16 rate x 0.4 (advice/layouts/host_speed); a measured rate stands before the table's
     unit    = one round of one member, all of its steps: the FLOP of its tokens, without those that are recomputed
     memory  : a whole replica on one card. A host whose cards share it, or whose RAM holds its optimizer, counts as
@@ -109,7 +109,7 @@ def peer(number: int) -> PeerId:
 
 
 def asked(host: OfferedHost) -> Credits:
-    """Micro-credits for a calibrated unit, up: nobody is paid less than he asks.
+    """Pico-credits for a calibrated unit, up: nobody is paid less than he asks.
 
     Raises UsageError FF-MARK-014, with the host's name, where that is more than money can be.
     """

@@ -218,7 +218,7 @@ MEASURE_REACHES: Final = 4  # tries to reach one address in a minute
 MEASURE_REACH_SECONDS: Final = 2.0  # that one of them takes at most
 
 # Passes
-RELAY_PRICE: Final = 1_000_000_000  # micro-credits a GiB: a thousand credits
+RELAY_PRICE: Final = 10**15  # pico-credits a GiB: a thousand credits
 PASS_HOLDERS: Final = 64  # parties of one pass
 PASS_BYTES: Final = 1 << 50  # quota of one pass
 PASS_SECONDS: Final = 900  # a pass's longest life; the payer signs it again meanwhile

@@ -9,7 +9,7 @@ only the last of each counts. What the relay may bill follows from the receipts 
 For two parties that is min(a sent, b received) + min(b sent, a received): the smaller of what the two ends say. In a
 fan-out the upload counts once for each member that received it. Nobody's own word raises the bill: who received
 must agree with who sent. `lost` is the payer's own: what it makes good of bytes that the relay carried and that nobody
-can sign for any more, because a circuit broke or a party is gone. Price: whole micro-credits a GiB, rounded down over
+can sign for any more, because a circuit broke or a party is gone. Price: whole pico-credits a GiB, rounded down over
 all that was ever billed (`cost`), so that settling in small pieces brings nothing more.
 """
 
@@ -136,10 +136,10 @@ def billed(quota: int, last: Mapping[PeerId, tuple[int, int]], lost: int = 0) ->
 
 
 def cost(size: int, price: int) -> int:
-    """Micro-credits for `size` bytes at `price` a GiB, rounded down."""
+    """Pico-credits for `size` bytes at `price` a GiB, rounded down."""
     return size * price // GIB
 
 
 def worth(money: int, price: int) -> int:
-    """Bytes that `money` micro-credits pay for at `price` a GiB: the most whose `cost` is no higher."""
+    """Bytes that `money` pico-credits pay for at `price` a GiB: the most whose `cost` is no higher."""
     return ((money + 1) * GIB - 1) // price if price else limits.PASS_BYTES

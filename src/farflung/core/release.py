@@ -8,7 +8,7 @@ from typing import Final
 VERSION: Final = "0.1.0"
 
 # What a job consists of: its terms, the messages of its leases, its log. A job keeps its format for life.
-JOB_FORMAT: Final = 2  # of new jobs
+JOB_FORMAT: Final = 3  # of new jobs: prices and stakes in pico-credits
 JOB_FORMATS: Final = (JOB_FORMAT,)  # that this farflung works on
 
 # No package index has farflung: what somebody else puts there under this name must not be what a hint installs.

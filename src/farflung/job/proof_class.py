@@ -16,12 +16,12 @@ from typing import Final, NamedTuple
 
 from farflung.core import limits
 from farflung.core.canon.program import CanonicalProgram, is_sound
-from farflung.core.money import Credits
+from farflung.core.money import format_credits, parse_credits
 from farflung.job.methods.registry import method_of
 from farflung.job.methods.sync_method import METHOD
 from farflung.job.spec import JobSpec, JobTerms
 
-OUTCOME_PRICE: Final = Credits(10)  # micro-credits a token: ten times what a job offers by default
+OUTCOME_PRICE: Final = parse_credits("0.00001")  # a token: ten times what a job offers by default
 OUTCOME_PROBE: Final = 512  # tokens of each loss probe at least, where nothing else is known of the work
 PROBE_WINDOWS: Final = 8
 PROBE_SHARE: Final = 16
@@ -96,7 +96,7 @@ def label(terms: JobTerms) -> str:
 
 
 def fault(terms: JobTerms, unit_price: int) -> str:
-    """What keeps terms from being of their class at this price (micro-credits a token), or the empty text."""
+    """What keeps terms from being of their class at this price (pico-credits a token), or the empty text."""
     if terms.is_proven != (terms.unproven == "") or len(terms.unproven) > limits.REASON_LENGTH:
         return "a job is proven, or says in a few words why it is not"
     if terms.is_proven and known(terms.spec):
@@ -106,5 +106,6 @@ def fault(terms: JobTerms, unit_price: int) -> str:
     if not terms.is_proven and terms.spec.audit.proof == "proven":
         return "it asks to be proven, and names no program"
     if not terms.is_proven and unit_price > OUTCOME_PRICE:
-        return f"{unit_price} micro-credits a token for work that is {UNPROVEN}; the most is {OUTCOME_PRICE}"
+        price, most = format_credits(unit_price), format_credits(OUTCOME_PRICE)
+        return f"{price} credits a token for work that is {UNPROVEN}; the most is {most}"
     return ""

@@ -14,6 +14,7 @@ from farflung.core.canon.program import CanonicalProgram, job_id
 from farflung.core.codec import Wire, encode
 from farflung.core.crypto import NS_TERMS, digest
 from farflung.core.ids import ZERO_HASH, Hash, PeerId
+from farflung.core.money import MICRO, format_credits
 from farflung.core.tensor_layout import TensorLayout
 
 TOKEN_FILES: Final = (".npy", ".safetensors")  # data that are tokens already
@@ -285,7 +286,7 @@ class JobTerms(Wire, frozen=True):
     tolerance: Tolerance = Tolerance()
     lineage: tuple[AncestorRun, ...] = ()  # what it stands on, nearest first: each stands on the ones behind it
     dtype: Literal["float32"] = "float32"  # of weights and arithmetic: one class so far, and it is said
-    stake: int = 0  # micro-credits that each provider and each verifier of the job puts up
+    stake: int = 0  # pico-credits that each provider and each verifier of the job puts up
     program: CanonicalProgram = CanonicalProgram()  # of its canonical execution; CanonicalProgram(): outcome only
     unproven: str = "no step was traced"  # why there is no program, for people; "" where there is one
     image: Hash = ZERO_HASH  # of the farflung that its nodes must say they run (core.attestations); zero: any
@@ -303,8 +304,15 @@ class JobTerms(Wire, frozen=True):
     @property
     def rest(self) -> Hash:
         """The hash of all that the terms say but for the program: of the terms with `CanonicalProgram()`."""
-        said = astuple(replace(self, program=CanonicalProgram(), spec=JobSpec()))[1:]
-        return digest(NS_TERMS, encode((_hashed(self.spec), *said)))
+        plain = replace(self, program=CanonicalProgram(), spec=JobSpec())
+        said = {**dict(zip(self.__struct_fields__, astuple(plain), strict=True)), "stake": _hashed_stake(self.stake)}
+        said["spec"] = _hashed(self.spec)
+        return digest(NS_TERMS, encode(tuple(said.values())))
+
+
+def _hashed_stake(stake: int) -> int | str:
+    """Whole micro-credits as their number, so that a job has the id that it had when money was counted in them."""
+    return stake // MICRO if stake % MICRO == 0 else format_credits(stake)
 
 
 def _hashed(spec: JobSpec) -> tuple[Any, ...]:

@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 from farflung.core import limits
-from farflung.core.errors import SpecError, UsageError
-from farflung.core.money import format_credits, parse_credits
+from farflung.core.errors import PolicyError, SpecError, UsageError
+from farflung.core.money import CREDIT, MAX_CREDITS, format_credits, parse_credits
 from farflung.job import proof_class
 from farflung.job.gpt_shapes import gpt_size
 from farflung.job.keys import value_of
@@ -145,10 +145,10 @@ def _refused(spec: JobSpec, origins: Origins, key: str, allowed: str, hint: str 
 
 
 def _check_credits(spec: JobSpec, origins: Origins, key: str) -> None:
-    allowed = "an amount of credits above 0 with at most 6 decimal places"
+    allowed = f"above 0, {MAX_CREDITS // CREDIT} credits at most, with at most 12 decimal places"
     try:
         amount = parse_credits(value_of(spec, key))
-    except UsageError:
+    except (UsageError, PolicyError):
         amount = None
     if not amount:
         raise _refused(spec, origins, key, allowed, f'write it like {key} = "2.5"')

@@ -1,7 +1,7 @@
 """Lists every change of an account's money as an entry, for bookkeeping. It is a pure fold over blocks.
 
 The law itself says what happened: `apply_block` shows each of its steps, and a step's rows before and after it are read
-as entries. Two sums must come out, to the last micro-credit: all `amount` of an account is its balance, all `held`
+as entries. Two sums must come out, to the last pico-credit: all `amount` of an account is its balance, all `held`
 what it has tied up in stakes, escrows and channels. What no entry explains is told as UNEXPLAINED: a bug, if ever.
 """
 
@@ -61,7 +61,7 @@ class StatementEntryKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class StatementEntry:
-    """One change, in micro-credits with their sign: `amount` of the balance, `held` of what is tied up.
+    """One change, in pico-credits with their sign: `amount` of the balance, `held` of what is tied up.
 
     `other` is the counterparty (NOBODY: none), `about` the job (zero: none). `tx` is zero and `place` CLOCK for what
     the clock did; `time` is that of the block, in ledger milliseconds.
@@ -110,7 +110,7 @@ def entries_of(genesis: Genesis, blocks: Iterable[Block]) -> Iterator[StatementE
 
 
 def held_by(state: LedgerState, account: PeerId) -> int:
-    """Micro-credits that the account has tied up: stakes, escrows, deposits, and what lies in disputes."""
+    """Pico-credits that the account has tied up: stakes, escrows, deposits, and what lies in disputes."""
     node = state.find(NodeRow, account)
     jobs = sum(row.held for row in state.rows(JobRow) if row.requester == account)
     channels = sum(row.held for row in state.rows(ChannelRow) if row.payer == account)

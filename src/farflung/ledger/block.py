@@ -14,7 +14,7 @@ from farflung.core.codec import Wire, decode, encode
 from farflung.core.crypto import NS_GENESIS, NS_HEADER, NS_TABLES, digest, is_small_order
 from farflung.core.errors import VerificationError
 from farflung.core.ids import ID_BYTES, ZERO_HASH, Hash, PeerId
-from farflung.core.money import MAX_CREDITS
+from farflung.core.money import MAX_CREDITS, format_credits
 from farflung.ledger.params import LedgerParams, fault_of_params
 from farflung.ledger.transactions import ChannelClaim, ChannelClose, SignedTx
 from farflung.ledger.votes import QuorumCertificate, Vote, VoteKind, has_quorum
@@ -162,6 +162,9 @@ def _genesis_fault(genesis: Genesis) -> str:
         return "validators are more than committee_max"
     if len(set(owners)) < len(owners):
         return "an account is named twice"
-    if min(numbers) < 0 or max(numbers) > MAX_CREDITS or sum(amounts) > MAX_CREDITS:
-        return "a number or the sum of all balances is out of range"
+    if min(numbers) < 0 or genesis.time > MAX_CREDITS:
+        return "a number is out of range"
+    if sum(amounts) > MAX_CREDITS:
+        most = format_credits(MAX_CREDITS)
+        return f"the balances are {format_credits(sum(amounts))} credits in all, and {most} are the most"
     return fault_of_params(genesis.params)

@@ -84,7 +84,7 @@ class DisputeRow(Wire, frozen=True):
 
     @property
     def money(self) -> int:
-        """Micro-credits that this row holds."""
+        """Pico-credits that this row holds."""
         return self.taken + self.pay + self.bond if self.is_pending else 0
 
     @property

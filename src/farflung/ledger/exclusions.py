@@ -71,7 +71,7 @@ class ExclusionRow(Wire, frozen=True):
 
     @property
     def money(self) -> int:
-        """Micro-credits that this row holds."""
+        """Pico-credits that this row holds."""
         return self.bond
 
     @property

@@ -59,7 +59,7 @@ class MempoolEntry(NamedTuple):
 
     @property
     def fee(self) -> int:
-        """Micro-credits."""
+        """Pico-credits."""
         return self.signed.tx.fee
 
 

@@ -6,7 +6,7 @@ from typing import Final
 
 from farflung.core import limits
 from farflung.core.codec import Wire
-from farflung.core.money import MAX_CREDITS, MICRO
+from farflung.core.money import CREDIT, MAX_CREDITS
 
 HOUR_MS: Final = 3_600_000
 DAY_MS: Final = 24 * HOUR_MS
@@ -14,7 +14,7 @@ YEAR_MS: Final = 366 * DAY_MS
 
 
 class LedgerParams(Wire, frozen=True):
-    """One version. Money in micro-credits, times in milliseconds."""
+    """One version. Money in pico-credits, times in milliseconds."""
 
     fee_min: int = 0
     stake_min: int = 0
@@ -54,7 +54,7 @@ def fault_of_params(params: LedgerParams) -> str:
     spans = (params.unbonding_ms, params.dispute_ms, params.motion_ms, params.exclusion_ms, params.appeal_ms)
     if max(spans) > YEAR_MS:
         return "unbonding_ms, dispute_ms, motion_ms, exclusion_ms or appeal_ms is above a year"
-    if params.fee_min > MICRO:
+    if params.fee_min > CREDIT:
         return "fee_min is above a credit"
     if not 1 <= params.delta_ms <= HOUR_MS or not 1 <= params.idle_ms <= HOUR_MS:
         return "delta_ms or idle_ms is not 1 to an hour"

@@ -166,7 +166,7 @@ class PinpointRow(Wire, frozen=True):
 
     @property
     def money(self) -> int:
-        """Micro-credits that this row holds."""
+        """Pico-credits that this row holds."""
         return self.bond if self.stage != PinpointStage.CLOSED else 0
 
     @property

@@ -2,8 +2,9 @@
 
     file = header (core.file_header) | canonical bytes of ReceiptFile
 
-A file of form 1 has the magic FFRECPT and one byte 1 for its header. Files of every form are read for ever: who changes
-what lies behind the header keeps a reader of the form before (tests/old).
+A file of form 1 has the magic FFRECPT and one byte 1 for its header. Money is in pico-credits from form 3 on, and in
+micro-credits before (`scale_of`). Files of every form are read for ever: who changes what lies behind the header keeps
+a reader of the form before (tests/old).
 
 It holds the genesis, the steps to the committee of one block, and the receipts of the party's rows after that block.
 Whoever knows the genesis hash from elsewhere needs nothing more: the hash names the first committee, each step the
@@ -25,13 +26,15 @@ from farflung.core.codec import Wire, decode, encode
 from farflung.core.errors import ProtocolError, VerificationError
 from farflung.core.file_header import HEAD_BYTES, FileFormat, file_of, is_headed, value_of
 from farflung.core.ids import Hash, PeerId
+from farflung.core.money import MICRO
 from farflung.ledger import light_client
 from farflung.ledger.block import Genesis, check_genesis
 from farflung.ledger.receipt_checks import LedgerReceipt, read_row
 from farflung.ledger.table_rows import KINDS, AccountRow, ChannelRow, JobRow, LeaseRow, NodeRow, Row
 from farflung.ledger.validators import CommitteeRow
 
-FORMAT: Final = FileFormat("receipt", 2, "ask its sender for one that this farflung reads")
+FORMAT: Final = FileFormat("receipt", 3, "ask its sender for one that this farflung reads")
+_MICRO_FORM: Final = FileFormat("receipt", 2)
 MAGIC: Final = b"FFRECPT\x01"  # of form 1
 BYTES: Final = limits.RECEIPT_FILE_BYTES + HEAD_BYTES  # of a file, at most
 _TABLES: Final = tuple(KINDS)
@@ -79,7 +82,8 @@ def read_receipt_file(data: bytes) -> ReceiptFile:
     try:
         if is_first:
             return decode(data[len(MAGIC) :], ReceiptFile, limits.RECEIPT_FILE_BYTES)
-        return value_of(FORMAT, data, ReceiptFile, limits.RECEIPT_FILE_BYTES)
+        form = _MICRO_FORM if _is_micro(data) else FORMAT
+        return value_of(form, data, ReceiptFile, limits.RECEIPT_FILE_BYTES)
     except ProtocolError as error:
         raise VerificationError(
             "FF-LEDG-078",
@@ -87,6 +91,15 @@ def read_receipt_file(data: bytes) -> ReceiptFile:
             cause=error.message + (f": {error.cause}" if error.cause else ""),
             hint="ask its sender for a fresh copy",
         ) from None
+
+
+def scale_of(data: bytes) -> int:
+    """Pico-credits in one unit of the money of a file that was read."""
+    return MICRO if data.startswith(MAGIC) or _is_micro(data) else 1
+
+
+def _is_micro(data: bytes) -> bool:
+    return data.startswith(f"farflung {FORMAT.name} {_MICRO_FORM.version} ".encode())
 
 
 def check_receipt_file(file: ReceiptFile, chain: Hash | None) -> tuple[Row, ...]:

@@ -14,6 +14,7 @@ from farflung.core.codec import encode
 from farflung.core.crypto import NS_TX_ID, digest
 from farflung.core.errors import PolicyError, RunError
 from farflung.core.ids import ZERO_HASH, Hash, PeerId
+from farflung.core.money import format_credits
 from farflung.ledger import transactions as ops
 from farflung.ledger.block import BlockHeader, Genesis, check_genesis, txs_root
 from farflung.ledger.disputes import DisputeAnswer, JuryVote
@@ -217,7 +218,7 @@ def _sealed(state: LedgerState, draft: StateDraft) -> LedgerState:
     if balance:
         raise RunError(
             "FF-LEDG-099",
-            f"block {state.height + 1} makes {balance} micro-credits out of nothing",
+            f"block {state.height + 1} makes {format_credits(balance)} credits out of nothing",
             cause="a rule of the ledger does not conserve money: this is a bug",
             hint="stop the validator, keep its store and report this",
         )

@@ -75,7 +75,7 @@ class AccountRow(Wire, frozen=True):
 
     @property
     def money(self) -> int:
-        """Micro-credits that this row holds."""
+        """Pico-credits that this row holds."""
         return self.balance
 
 
@@ -104,7 +104,7 @@ class NodeRow(Wire, frozen=True):
 
     @property
     def money(self) -> int:
-        """Micro-credits that this row holds."""
+        """Pico-credits that this row holds."""
         return self.stake + self.burnt
 
     @property
@@ -114,7 +114,7 @@ class NodeRow(Wire, frozen=True):
 
     @property
     def stake(self) -> int:
-        """Micro-credits that back something, or may."""
+        """Pico-credits that back something, or may."""
         return self.free + self.locked
 
 
@@ -158,17 +158,17 @@ class JobRow(Wire, frozen=True):
 
     @property
     def money(self) -> int:
-        """Micro-credits that this row holds."""
+        """Pico-credits that this row holds."""
         return self.escrow
 
     @property
     def held(self) -> int:
-        """Micro-credits that are paid or refunded at the job's end; none after it."""
+        """Pico-credits that are paid or refunded at the job's end; none after it."""
         return self.escrow if self.state in HOLDS_MONEY else 0
 
     @property
     def burnt(self) -> int:
-        """Micro-credits of convicted nodes' pay that nobody gets, known at the job's end."""
+        """Pico-credits of convicted nodes' pay that nobody gets, known at the job's end."""
         return self.escrow - self.held
 
     @property
@@ -276,7 +276,7 @@ class KeyRow(Wire, frozen=True):
 class ChannelRow(Wire, frozen=True):
     """One payer's money for one relay. `opening` counts how often it was opened; what follows is of the last time.
 
-    `price`: micro-credits a GiB. Passes below `serial` are settled; `carried` bytes were billed, `paid` for them.
+    `price`: pico-credits a GiB. Passes below `serial` are settled; `carried` bytes were billed, `paid` for them.
     """
 
     TABLE = "channels"
@@ -299,7 +299,7 @@ class ChannelRow(Wire, frozen=True):
 
     @property
     def money(self) -> int:
-        """Micro-credits that this row holds."""
+        """Pico-credits that this row holds."""
         return self.held
 
     @property

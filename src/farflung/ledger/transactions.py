@@ -1,7 +1,7 @@
 """Defines transactions: a person signs a list of operations that happen all together or not at all (L1).
 
 A transaction names its chain (the genesis hash), its sender's next nonce and the time after which it is void, so
-that it can neither be replayed nor wait for ever. All amounts are micro-credits, all times ledger milliseconds.
+that it can neither be replayed nor wait for ever. All amounts are pico-credits, all times ledger milliseconds.
 An offer is the one thing signed by somebody else than the sender: a node's half of a lease.
 """
 

@@ -98,7 +98,7 @@ class ValidatorRow(Wire, frozen=True):
 
     @property
     def money(self) -> int:
-        """Micro-credits that this row holds."""
+        """Pico-credits that this row holds."""
         return self.stake + self.burnt
 
     @property

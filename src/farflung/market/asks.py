@@ -30,7 +30,7 @@ LARGE: Final = limits.UNIT_AMOUNT
 
 
 class Ask(msgspec.Struct, frozen=True):
-    """Micro-credits for one calibrated unit of `peer`'s work, and which jobs it takes.
+    """Pico-credits for one calibrated unit of `peer`'s work, and which jobs it takes.
 
     `hours`: bit h of 24 is set where it works from h o'clock UTC for an hour. Raises UsageError FF-MARK-014.
     """

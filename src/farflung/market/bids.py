@@ -40,7 +40,7 @@ LONGEST_MS: Final = 1000 << 30  # from start to deadline: 34 years
 class Bid(msgspec.Struct, frozen=True):
     """Members and spares for a job, each with the same work. Raises UsageError FF-MARK-017.
 
-    Money in micro-credits; `price` for one of the job's units. No `cards`: any class. `memory_bytes` are the card's.
+    Money in pico-credits; `price` for one of the job's units. No `cards`: any class. `memory_bytes` are the card's.
     """
 
     job: Hash
@@ -97,7 +97,7 @@ class Bid(msgspec.Struct, frozen=True):
 
     @property
     def reserve(self) -> int:
-        """The highest ask for a calibrated unit that it can pay, micro-credits."""
+        """The highest ask for a calibrated unit that it can pay, pico-credits."""
         price = min(self.price, self.budget // self.units)
         return min(ask_within(price, self.work.each), MAX_CREDITS)
 

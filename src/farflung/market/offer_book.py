@@ -23,7 +23,7 @@ LARGEST: Final = (1 << 63) - 1
 
 
 class OfferRow(msgspec.Struct, frozen=True):
-    """One offer: micro-credits asked, FLOP/s, whose it is, its class of cards, and `facts` in a fixed order.
+    """One offer: pico-credits asked, FLOP/s, whose it is, its class of cards, and `facts` in a fixed order.
 
     `turn`: 32 bytes, the least of those that ask the same comes first.
     """

@@ -39,7 +39,7 @@ class PriceHistory(msgspec.Struct, frozen=True):
 
 
 class DayPrices(msgspec.Struct, frozen=True):
-    """Micro-credits for a calibrated unit in the last day: least, middle and most; and how much was sold."""
+    """Pico-credits for a calibrated unit in the last day: least, middle and most; and how much was sold."""
 
     low: Credits
     median: Credits  # half of all hosts were hired at this price or below

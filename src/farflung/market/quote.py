@@ -43,7 +43,7 @@ class ConstraintLoss(msgspec.Struct, frozen=True):
 
 
 class Quote(msgspec.Struct, frozen=True):
-    """The answer. `ask`: micro-credits for a calibrated unit; `price`: for one of the job's; `total`: for all of them.
+    """The answer. `ask`: pico-credits for a calibrated unit; `price`: for one of the job's; `total`: for all of them.
 
     `hired`: the winners, cheapest first; which of them begin is drawn later. `setter`: whose ask they are all paid.
     None of these where no bundle can be had: `hint` says what to relax, and `beyond` what a calibrated unit would cost

@@ -4,7 +4,7 @@ A job is a finite list of units. A unit that goes over a bound is stopped and fa
 costs no more than it was bounded to.
 
     calibrated units = ceil(units x FLOP of one / 10^15)      what asks are priced in, so that unequal cards compare
-    price of a unit  = ceil(ask x FLOP of one / 10^15)        whole micro-credits, rounded once, and up
+    price of a unit  = ceil(ask x FLOP of one / 10^15)        whole pico-credits, rounded once, and up
     price of a token = ceil(price of a unit / its tokens)     what a lease of the ledger can hold: whole, and up
 
 (research: orchestrate, section 4, metering.)
@@ -82,12 +82,12 @@ class MemberWork(msgspec.Struct, frozen=True):
 
 
 def unit_price(ask: int, each: UnitBounds) -> Credits:
-    """Micro-credits for one of the job's units, at `ask` micro-credits for a calibrated one."""
+    """Pico-credits for one of the job's units, at `ask` pico-credits for a calibrated one."""
     return checked(-(-ask * each.flop // CALIBRATED))
 
 
 def token_price(price: Credits, tokens: int) -> Credits:
-    """Micro-credits for one token of a unit of `tokens` that costs `price`, as a lease of the ledger holds it."""
+    """Pico-credits for one token of a unit of `tokens` that costs `price`, as a lease of the ledger holds it."""
     return Credits(-(-price // tokens))
 
 
@@ -97,5 +97,5 @@ def ask_within(price: int, each: UnitBounds) -> int:
 
 
 def escrow(work: MemberWork, price: Credits, members: int) -> Credits:
-    """What a bundle costs at most, micro-credits: every unit of every member once, at `price` for one."""
+    """What a bundle costs at most, pico-credits: every unit of every member once, at `price` for one."""
     return times(price, work.units * members)

@@ -35,8 +35,8 @@ class MeasuredRun(msgspec.Struct, frozen=True):
     relay_bytes: int | None = None
     memory_bytes: int | None = None  # peak resident memory of the largest worker
     seconds: float | None = None
-    paid: int | None = None  # micro-credits
-    fees: int | None = None  # micro-credits that relays got
+    paid: int | None = None  # pico-credits
+    fees: int | None = None  # pico-credits that relays got
 
 
 def compare(
@@ -56,8 +56,8 @@ def compare(
         ("relay", "B", plan.traffic.relay, measured.relay_bytes),
         ("worker memory", "B", plan.memory.worker, measured.memory_bytes),
         ("time", "s", plan.duration.total, measured.seconds),
-        ("price", "micro-credits", plan.price.price, measured.paid),
-        ("relay fees", "micro-credits", fees.planned, measured.fees),
+        ("price", "pico-credits", plan.price.price, measured.paid),
+        ("relay fees", "pico-credits", fees.planned, measured.fees),
     )
     sent = plan.traffic
     bounds = {

@@ -28,7 +28,7 @@ HEADROOM: Final = 0.95  # share of the machine's usable memory that a plan may f
 
 
 class PlannedFees(msgspec.Struct, frozen=True):
-    """Micro-credits: `price` that relays are paid for a GiB, `planned` for what the plan sends through them, and the
+    """Pico-credits: `price` that relays are paid for a GiB, `planned` for what the plan sends through them, and the
     `most` that is put aside for them.
     """
 

@@ -29,7 +29,7 @@ from farflung.plan import audit_costs
 
 
 class RunPrice(msgspec.Struct, frozen=True):
-    """Micro-credits at the job's highest unit price; `units` are accepted tokens of all members.
+    """Pico-credits at the job's highest unit price; `units` are accepted tokens of all members.
 
     `price` is `training` and the expected `audits`; `worst_audits` is what audits cost at most.
     """

@@ -45,7 +45,7 @@ class RunObservations(msgspec.Struct, frozen=True):
     ways: Mapping[str, int] = {}  # rounds by the way that their payloads took
     payload_bytes: float = 0.0  # of one contribution, on the average
     peaks: Mapping[str, int] = {}  # resident bytes of the largest worker of each role
-    unit_price: int = 0  # micro-credits a token, at which providers were hired
+    unit_price: int = 0  # pico-credits a token, at which providers were hired
     carried: int = 0  # bytes that relays may bill
     starting: float = 0.0  # from the command to the first round
     training: float = 0.0
@@ -122,7 +122,7 @@ def of_relay(plan: RunPlan, seen: RunObservations) -> Signs:
 
 
 def of_fees(plan: RunPlan, seen: RunObservations) -> Signs:
-    """Micro-credits for relays, which are paid by the byte."""
+    """Pico-credits for relays, which are paid by the byte."""
     carried, planned = seen.carried, plan.traffic.relay
     if plan.fees is not None:
         words = f"both ends signed for {format_bytes(carried)}, and {format_bytes(planned)} were planned"
@@ -162,7 +162,7 @@ def of_time(plan: RunPlan, seen: RunObservations) -> Signs:
 
 
 def of_price(plan: RunPlan, seen: RunObservations) -> Signs:
-    """Micro-credits."""
+    """Pico-credits."""
     cost, members = plan.price, plan.spec.network.providers
     if seen.unit_price and cost.unit:
         hired = cost.price * (seen.unit_price / cost.unit - 1)

@@ -45,7 +45,7 @@ ENDED: Final = (JobState.SETTLED, JobState.CANCELLED, JobState.EXPIRED)
 
 
 class LedgerReplay(msgspec.Struct, frozen=True):
-    """The chain at its last block, the job's rows in it, and what the requester locked (micro-credits).
+    """The chain at its last block, the job's rows in it, and what the requester locked (pico-credits).
 
     `draws`: of each round its anchor, and what was unforeseen of the block that holds it.
     """
@@ -81,7 +81,7 @@ class LedgerReplay(msgspec.Struct, frozen=True):
 
     @property
     def burnt(self) -> int:
-        """Micro-credits of pay that nobody gets: of those whom an accusation without a graph convicted at once."""
+        """Pico-credits of pay that nobody gets: of those whom an accusation without a graph convicted at once."""
         lost = [lease for lease in self.leases if lease.node in self.unopened and lease.evidence != ZERO_HASH]
         at_once = [lease for lease in lost if self.chain.state.find(DisputeRow, lease.key) is None]
         return sum(lease.earned * lease.unit_price for lease in at_once)

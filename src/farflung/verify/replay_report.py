@@ -38,7 +38,7 @@ class RetrialReport(msgspec.Struct, frozen=True):
 
 
 class ReplayReport(msgspec.Struct):
-    """How often each kind of statement was recomputed and found true. Money in micro-credits.
+    """How often each kind of statement was recomputed and found true. Money in pico-credits.
 
     `attested`: payloads that name what their node's lease attests: not a proof of work. `audits`: contributions
     that were drawn and judged; their round went on without `owed` of them; `slashed`: nodes that lost their stake by

@@ -135,7 +135,7 @@ class RunTimeline(Struct, frozen=True):
 
     @property
     def lost(self) -> tuple[int, int, int]:
-        """Micro-credits that were slashed, that went to finders and that were burnt: of the guilty, of verifiers that
+        """Pico-credits that were slashed, that went to finders and that were burnt: of the guilty, of verifiers that
         guessed, and of accusers.
         """
         ruled = self.ruled.values()

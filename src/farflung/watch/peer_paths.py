@@ -28,7 +28,7 @@ class ExchangeSummary(Struct, frozen=True):
 
 
 class PeerPathSummary(Struct, frozen=True):
-    """All that is known; `carried` bytes and `paid` micro-credits are of all relays together."""
+    """All that is known; `carried` bytes and `paid` pico-credits are of all relays together."""
 
     reached: tuple[PathPairCount, ...]
     exchanged: tuple[ExchangeSummary, ...]

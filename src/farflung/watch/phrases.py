@@ -15,14 +15,14 @@ from typing import Final
 
 from farflung.core import events
 from farflung.core.events import SentBytesByKind
-from farflung.core.money import MICRO, format_credits
+from farflung.core.money import CREDIT, format_credits
 from farflung.core.units import format_bytes, format_count, format_multiple, format_rate, format_seconds
 from farflung.ledger.votes import faults
 from farflung.watch.fold import RoundWait, RunTimeline
 
 HOLDS: Final = "holds"  # the finding of an audit of honest work
 FALSE: Final = "false"
-SMALL_CREDITS: Final = 1000  # micro-credits; below this all digits are shown
+SMALL_CREDITS: Final = CREDIT // 1000  # below this all digits are shown
 SHORT: Final = 8  # digits of a key or hash that are enough for the eye
 _SHORT_KEY: Final = re.compile(rf"(?<![(\w])[0-9a-f]{{{SHORT}}}(?!\w)")
 HERE: Final = ("local network on this computer; nothing leaves it", "local network; nothing leaves it")
@@ -98,7 +98,7 @@ def many(count: int, noun: str) -> str:
 
 
 def credits_of(amount: int) -> str:
-    """An amount with its unit, to the last micro-credit, as ledger verbs say it."""
+    """An amount with its unit, to the last pico-credit, as ledger verbs say it."""
     return f"{format_credits(amount)} credits"
 
 
@@ -110,13 +110,13 @@ def shown_credits(amount: int) -> str:
 def short_credits(amount: int) -> str:
     """An amount for the eye, three digits of it: `0.645`; reports, receipts and `--json` have all of them."""
     if abs(amount) < SMALL_CREDITS:
-        return format_credits(amount).rstrip("0").rstrip(".") if amount else "0"
-    return f"{float(f'{amount / MICRO:.3g}'):,.15g}"
+        return format_credits(int(float(f"{amount:.3g}"))).rstrip("0").rstrip(".") if amount else "0"
+    return f"{float(f'{amount / CREDIT:.3g}'):,.15g}"
 
 
 def anchor(unit_price: int) -> str:
     """What a credit buys: `1 credit = 1 M tokens here`; empty where the price of a token is not known."""
-    return f"1 credit = {format_count(MICRO / unit_price)} tokens here" if unit_price > 0 else ""
+    return f"1 credit = {format_count(CREDIT / unit_price)} tokens here" if unit_price > 0 else ""
 
 
 def loss_text(loss: float | None, t: RunTimeline) -> str:
@@ -161,7 +161,7 @@ def amount(value: float, unit: str) -> str:
             return format_bytes(value)
         case "s":
             return format_seconds(value)
-        case "micro-credits":
+        case "pico-credits":
             return shown_credits(round(value))
     return f"{value:.4g} {clean(unit, 20)}".rstrip()
 

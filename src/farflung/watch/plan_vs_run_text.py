@@ -44,7 +44,7 @@ def short_comparison(row: events.PlanComparisonEvent) -> str:
     """The same, short: `sync 49.7 MB of 56.7 MB: 0.88 x`."""
     share = ratio(row)
     multiple = f"{share:.2f} x" if share is not None else "not planned"
-    if row.unit == "micro-credits":
+    if row.unit == "pico-credits":
         measured, planned = format_credits(round(row.measured)), format_credits(round(row.planned))
     else:
         measured, planned = phrases.amount(row.measured, row.unit), phrases.amount(row.planned, row.unit)

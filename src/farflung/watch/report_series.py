@@ -1,7 +1,7 @@
 """Computes the numbers of every chart and table of a report from a timeline, so that both agree.
 
 Rounds count from 0, as in the run's log. Seconds count from the moment the first round was opened, without the time in
-between sessions. Money is in micro-credits, losses are nats per token.
+between sessions. Money is in pico-credits, losses are nats per token.
 """
 
 from __future__ import annotations

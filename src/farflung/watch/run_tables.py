@@ -44,14 +44,14 @@ AUDITS: Final[Mapping[str, str]] = {
     "flagged": "the suspicion that chose it; empty: the draw did",
     "tokens": "trained again",
     "seconds": "s from the draw to the finding",
-    "slashed": "micro-credits that the peer lost by it",
+    "slashed": "pico-credits that the peer lost by it",
 }
 PAYMENTS: Final[Mapping[str, str]] = {
     "peer": "public key",
     "name": "of the local process",
     "units": "tokens that were accepted, or repeated in audits",
-    "paid": "micro-credits",
-    "slashed": "micro-credits of stake lost",
+    "paid": "pico-credits",
+    "slashed": "pico-credits of stake lost",
 }
 
 

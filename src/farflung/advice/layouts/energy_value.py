@@ -17,7 +17,7 @@ from farflung.advice.layouts import host_speed
 from farflung.advice.layouts.training_options import LayoutKind, TrainingOption
 from farflung.advice.offers.energy_terms import EnergyTerms
 from farflung.advice.offers.offer_file import OfferedHost
-from farflung.core.money import MICRO
+from farflung.core.money import CREDIT
 from farflung.core.units import Flop, Tokens
 
 
@@ -46,6 +46,6 @@ def _site(host: OfferedHost, terms: EnergyTerms) -> PowerSite:
         ((host.card, host.cards),),
         spare_watts=host.spare_watts,
         base_watts=host.base_watts,
-        hour=host.price / MICRO / (host.cards * host.duty),
+        hour=host.price / CREDIT / (host.cards * host.duty),
         kilowatt_hour=terms.kilowatt_hour or 0.0,
     )

@@ -162,7 +162,7 @@ class _SearchTask(msgspec.Struct, frozen=True):
 
 
 class _LayoutBound(msgspec.Struct, frozen=True):
-    """A subset that holds a layout, cut into so many pipelines, and the seconds and micro-credits that it does not go
+    """A subset that holds a layout, cut into so many pipelines, and the seconds and pico-credits that it does not go
     below.
     """
 

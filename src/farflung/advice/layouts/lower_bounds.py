@@ -24,7 +24,7 @@ NEVER: Final = Seconds(float("inf"))
 
 
 def price(seconds: float, hosts: Sequence[OfferedHost]) -> float:
-    """Micro-credits of so many seconds."""
+    """Pico-credits of so many seconds."""
     return sum(host.price for host in hosts) * seconds / HOUR
 
 

@@ -12,7 +12,7 @@ import msgspec
 from farflung.advice.memory.breakdown import MemoryPlace
 from farflung.advice.memory.worst_stage import WorstStage
 from farflung.advice.offers.offer_file import HOUR, OfferedHost
-from farflung.core.money import MICRO, Credits
+from farflung.core.money import CREDIT, Credits
 from farflung.core.units import Bytes, Seconds, format_bytes
 from farflung.job.spec import SyncSpec
 from farflung.plan.step_trace import Recomputation
@@ -100,21 +100,21 @@ class TrainingOption(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def price(self) -> Credits:
-        """Of all hosts for that time, micro-credits; verification is not in it."""
+        """Of all hosts for that time, pico-credits; verification is not in it."""
         hourly = sum(host.price for host in self.hosts)
         return Credits(round(hourly * self.seconds / HOUR))
 
     @property
     def derived(self) -> tuple[DerivedFact, ...]:
         """`facts`, and what they come to."""
-        hourly = sum(host.price for host in self.hosts) / MICRO
+        hourly = sum(host.price for host in self.hosts) / CREDIT
         behind = f" + {self.tail:.4g} s" if self.tail else ""
         time = f"({self.steps} x {self.step:.5g} s{behind}) / {self.efficiency:.5g}; steps, over what counts"
         price = f"{hourly:.5g} x {self.seconds:.5g} s / 3600 s; credits an hour of all hosts"
         return (
             *self.facts,
             DerivedFact("all steps", f"{self.seconds:.5g} s", time, "the lines above"),
-            DerivedFact("price", f"{self.price / MICRO:.5g} credits", price, "the offers"),
+            DerivedFact("price", f"{self.price / CREDIT:.5g} credits", price, "the offers"),
         )
 
     @property

@@ -16,7 +16,7 @@ PASSED = 5  # constraints that a way has met which is possible, but for this
 
 
 class UserLimits(msgspec.Struct, frozen=True):
-    """Micro-credits of all hosts, and seconds of the whole job; None: nobody said."""
+    """Pico-credits of all hosts, and seconds of the whole job; None: nobody said."""
 
     price: Credits | None = None
     seconds: Seconds | None = None

@@ -70,7 +70,7 @@ def _alone(name: str) -> str:
 
 
 class OfferedHost(msgspec.Struct, frozen=True, kw_only=True):
-    """One machine that is offered. None: not known. `price`: micro-credits an hour; `churn`: mean seconds to leave."""
+    """One machine that is offered. None: not known. `price`: pico-credits an hour; `churn`: mean seconds to leave."""
 
     name: str
     owner: str

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from farflung.advice.simulation.random_draws import ODDS, SIGMA
 
+MICROS: Final = 1_000_000  # micro-credits in one credit, whatever the unit of a real ledger
 NOMINAL: Final = 1000  # speed of the middle node; a unit of work is a thousandth of its round
 SLOWEST: Final = 100  # of nodes that are simulated at all: a tenth of the middle one
 FASTEST: Final = 64_000

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 
 class Plan(events.PlanEvent, frozen=True, tag="plan"):
-    """What a run will take. Bytes are of all members together; money is in micro-credits, time in seconds.
+    """What a run will take. Bytes are of all members together; money is in pico-credits, time in seconds.
 
     `sync_bytes`: sync traffic, against `ring_bytes` that a bf16 ring all-reduce of the same steps would send;
     `memory_bytes` is one worker's peak; `price` is the most that is paid, `escrow` what is locked for it.
@@ -126,7 +126,7 @@ class Run:
 
     @property
     def result(self) -> RunResultEvent:
-        """Losses in nats per token, bytes as sent at the sockets, money in micro-credits, hashes in hex.
+        """Losses in nats per token, bytes as sent at the sockets, money in pico-credits, hashes in hex.
 
         Raises RunError FF-APP-188 while there is none.
         """
@@ -267,8 +267,8 @@ def run(
     dispute: whether who is found guilty contests it, on a ledger where a dispute is played down to one element; then
         the drawn provider cheats, whatever else is asked for.
     baseline: whether a single machine trains on the same tokens after the run, to compare with.
-    relay_price: micro-credits that relays are paid for a GiB; 0: nothing; None: a small price.
-    relay_most: micro-credits that all relays together may cost; None: what the plan puts aside.
+    relay_price: pico-credits that relays are paid for a GiB; 0: nothing; None: a small price.
+    relay_most: pico-credits that all relays together may cost; None: what the plan puts aside.
     display: whether a notebook shows the run as it goes on. Elsewhere nothing is shown: print what you want to see.
 
     Ctrl-C, or the stop button of a notebook, finishes the open round and settles; once more stops at once. Either

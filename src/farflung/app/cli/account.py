@@ -9,8 +9,9 @@ from typing import Any
 
 import click
 
-from farflung.app.cli.ledger_motion import amount_in, name_in
+from farflung.app.cli.ledger_motion import name_in
 from farflung.app.cli.ledger_statement import statement
+from farflung.app.cli.money_options import amount_in
 from farflung.app.cli.network_client import ON, client_on, network_on
 from farflung.app.cli.network_open import JSON, WORTH, say
 from farflung.core.crypto import SigningKey
@@ -76,22 +77,22 @@ def show(on: str | None, file: Path | None, as_json: bool) -> None:
 @JSON
 def pay(to: str, amount: str, on: str | None, file: Path | None, as_json: bool) -> None:
     """Send credits to another account. It is opened if it is new."""
-    payee, micro = PeerId(name_in(to, "account")), amount_in(amount)
-    say(as_json, *paid(own_account(file), payee, micro, on))
+    payee, money = PeerId(name_in(to, "account")), amount_in(amount)
+    say(as_json, *paid(own_account(file), payee, money, on))
 
 
-def paid(payer: SigningKey, to: PeerId, micro: int, on: str | None) -> tuple[dict[str, Any], list[str]]:
+def paid(payer: SigningKey, to: PeerId, money: int, on: str | None) -> tuple[dict[str, Any], list[str]]:
     """Pays on a network; what is then to be said of it."""
     network = network_on(on)
 
     async def work() -> int:
         async with client_on(network, payer) as (client, _):
-            await client.submit(Transfer(to, micro))
+            await client.submit(Transfer(to, money))
             return (await client.account(payer.public)).balance
 
     left = asyncio.run(work())
-    facts = {"from": payer.public.hex(), "to": to.hex(), "amount": micro, "balance": left}
-    return facts, [f"Paid     {format_credits(micro)} credits to {to.hex()}", f"Left     {format_credits(left)}"]
+    facts = {"from": payer.public.hex(), "to": to.hex(), "amount": money, "balance": left}
+    return facts, [f"Paid     {format_credits(money)} credits to {to.hex()}", f"Left     {format_credits(left)}"]
 
 
 @account.command("statement", epilog="Example: farflung account statement --on commons --csv")

@@ -197,8 +197,8 @@ def _verdict(found: AuditPlanResult) -> str:
     )
 
 
-def _credits(micro: Fraction | int) -> str:
-    return f"{format_credits(round(micro))} credits"
+def _credits(amount: Fraction | int) -> str:
+    return f"{format_credits(round(amount))} credits"
 
 
 def _margin(margin: CheatMargin, segments: int) -> str:
@@ -257,7 +257,7 @@ def _in_job(spec: JobSpec, found: AuditPlanResult) -> str:
 
 
 def _facts(spec: JobSpec, found: AuditPlanResult) -> dict[str, Any]:
-    """Shares of 1, money in micro-credits."""
+    """Shares of 1, money in pico-credits."""
     draw, money, asked = found.draw, found.money, found.asked
     return {
         "job": spec.name,

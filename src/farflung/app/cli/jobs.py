@@ -101,7 +101,7 @@ async def _cancelled(run: RunFolder, record: NetworkRecord) -> JobRow:
 
 
 async def _row(run: RunFolder) -> dict[str, Any]:
-    """One run's job. Money in micro-credits, `deadline` in ms since 1970. One that cannot be read hides none."""
+    """One run's job. Money in pico-credits, `deadline` in ms since 1970. One that cannot be read hides none."""
     said: dict[str, Any] = {"run": run.name, "network": "?", "deadline": 0}
     try:
         record = read_network(run)

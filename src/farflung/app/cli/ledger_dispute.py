@@ -18,8 +18,9 @@ from typing import Any, Final
 import click
 
 from farflung.app.cli.ledger_init import say
-from farflung.app.cli.ledger_motion import amount_in, name_in
+from farflung.app.cli.ledger_motion import name_in
 from farflung.app.cli.ledger_seats import CONFIG, JSON, OWNER, client_of
+from farflung.app.cli.money_options import amount_in
 from farflung.core.crypto import NS_EVIDENCE, SigningKey, digest
 from farflung.core.errors import ProtocolError, UsageError
 from farflung.core.ids import ID_BYTES, Hash, PeerId

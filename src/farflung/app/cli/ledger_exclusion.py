@@ -15,8 +15,9 @@ import click
 
 from farflung.app.cli.ledger_dispute import read_shown
 from farflung.app.cli.ledger_init import say
-from farflung.app.cli.ledger_motion import amount_in, name_in
+from farflung.app.cli.ledger_motion import name_in
 from farflung.app.cli.ledger_seats import CONFIG, JSON, OWNER, client_of
+from farflung.app.cli.money_options import amount_in
 from farflung.core.crypto import NS_EVIDENCE, SigningKey, digest
 from farflung.core.errors import UsageError
 from farflung.core.ids import ID_BYTES, PeerId

@@ -11,9 +11,10 @@ from typing import Any
 import click
 import msgspec
 
+from farflung.app.cli.money_options import CreditsParam
 from farflung.core.errors import UsageError
 from farflung.core.io.durable_files import write_atomic
-from farflung.core.money import MICRO
+from farflung.core.money import CREDIT, MAX_CREDITS
 from farflung.ledger import genesis_file
 from farflung.ledger.block import Genesis
 from farflung.ledger.params import LedgerParams
@@ -40,8 +41,15 @@ def say(as_json: bool, facts: dict[str, Any], text: list[str]) -> None:
 @click.option("--host", multiple=True, help="Of each validator in turn. Default: 127.0.0.1.")
 @click.option("--port", type=click.IntRange(1, 65000), default=PORT, show_default=True, help="Of the first.")
 @click.option("--name", default="ledger", show_default=True, help="Of the ledger.")
-@click.option("--credits", "money", type=click.IntRange(1), default=1_000_000, show_default=True, help="In all.")
-@click.option("--fee", type=click.IntRange(0), default=10, show_default=True, help="Least, micro-credits.")
+@click.option(
+    "--credits",
+    "money",
+    type=click.IntRange(1, MAX_CREDITS // CREDIT),
+    default=1_000_000,
+    show_default=True,
+    help="In all.",
+)
+@click.option("--fee", type=CreditsParam(most=CREDIT), default="0.00001", show_default=True, help="Least, credits.")
 @_JSON
 def init(
     folder: Path, validators: int, host: tuple[str, ...], port: int, name: str, money: int, fee: int, as_json: bool
@@ -60,12 +68,12 @@ def init(
     folder.mkdir(parents=True, exist_ok=True)
     keys = [new_key() for _ in hosts]
     treasury = new_account(folder / "treasury.key")
-    given = MICRO if money > validators else 0
+    given = CREDIT if money > validators else 0
     seats = tuple((key.public, given) for key in keys if given)
     genesis = Genesis(
         name,
         int(time.time() * 1000),
-        ((treasury.public, money * MICRO - given * validators), *seats),
+        ((treasury.public, money * CREDIT - given * validators), *seats),
         tuple(key.public for key in keys),
         LedgerParams(fee_min=fee),
     )

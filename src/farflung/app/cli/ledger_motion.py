@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import Awaitable, Callable
-from decimal import Decimal, InvalidOperation
 from pathlib import Path
 from typing import Any, Final
 
@@ -14,10 +13,11 @@ from msgspec.structs import replace
 
 from farflung.app.cli.ledger_init import say
 from farflung.app.cli.ledger_seats import CONFIG, JSON, OWNER, client_of
+from farflung.app.cli.money_options import amount_in
 from farflung.core.crypto import SigningKey
 from farflung.core.errors import UsageError
 from farflung.core.ids import ID_BYTES, Hash, PeerId
-from farflung.core.money import MICRO, format_credits
+from farflung.core.money import format_credits
 from farflung.ledger.motions import (
     AdmitValidator,
     AmendParams,
@@ -156,7 +156,7 @@ def remove(config: Path, validator: str, owner: Path, days: int | None, as_json:
     _move(config, owner, days, as_json, said)
 
 
-@motion.command(epilog="Example: farflung ledger motion amend my.toml fee_min=20 --owner my.key")
+@motion.command(epilog="Example: farflung ledger motion amend my.toml fee_min=20000000 --owner my.key")
 @CONFIG
 @click.argument("numbers", nargs=-1, required=True, metavar="NAME=NUMBER...")
 @OWNER
@@ -221,22 +221,6 @@ def look(config: Path, name: str, as_json: bool) -> None:
     _run(config, SigningKey(secrets.token_bytes(ID_BYTES)), as_json, lambda client: _row(client, wanted))
 
 
-def amount_in(text: str) -> int:
-    """Micro-credits. Raises UsageError FF-APP-318."""
-    try:
-        micro = Decimal(text) * MICRO
-    except InvalidOperation:
-        micro = Decimal(0)
-    if not micro.is_finite() or micro < 1 or micro != micro.to_integral_value():
-        raise UsageError(
-            "FF-APP-318",
-            f"{text[:40]!r} is no amount",
-            cause="an amount is in credits, above 0, with six decimals at most",
-            hint="farflung ledger pay CONFIG ACCOUNT 12.5 --owner FILE",
-        )
-    return int(micro)
-
-
 @click.command(epilog="Example: farflung ledger pay validator.toml 3f9a... 12.5 --owner treasury.key")
 @CONFIG
 @click.argument("account")
@@ -248,14 +232,14 @@ def pay(config: Path, account: str, amount: str, owner: Path, as_json: bool) -> 
 
     CONFIG: of a validator of the ledger.
     """
-    to, micro = PeerId(name_in(account, "account")), amount_in(amount)
+    to, money = PeerId(name_in(account, "account")), amount_in(amount)
     payer = read_account(owner)
 
     async def work() -> int:
         async with client_of(config, payer) as (client, _, _):
-            await client.submit(Transfer(to, micro))
+            await client.submit(Transfer(to, money))
             return (await client.account(payer.public)).balance
 
     left = asyncio.run(work())
-    facts = {"from": payer.public.hex(), "to": to.hex(), "amount": micro, "balance": left}
-    say(as_json, facts, [f"Paid     {format_credits(micro)} credits to {to.hex()}", f"Left     {format_credits(left)}"])
+    facts = {"from": payer.public.hex(), "to": to.hex(), "amount": money, "balance": left}
+    say(as_json, facts, [f"Paid     {format_credits(money)} credits to {to.hex()}", f"Left     {format_credits(left)}"])

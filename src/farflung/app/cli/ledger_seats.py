@@ -18,7 +18,7 @@ from farflung.core.codec import decode
 from farflung.core.crypto import NS_SEAT, SigningKey
 from farflung.core.errors import FarflungError, NetworkError
 from farflung.core.ids import ID_BYTES, PeerId
-from farflung.core.money import MICRO
+from farflung.core.money import CREDIT
 from farflung.ledger.validators import ValidatorJoin, ValidatorLeave, join_parts
 from farflung.net.counters import ByteCounter
 from farflung.net.io.endpoint import Endpoint
@@ -181,7 +181,7 @@ def join(config: Path, owner: Path, stake: int, address: str, as_json: bool) -> 
     CONFIG: of the validator, with the ledger's others under [validators].
     """
     account = read_account(owner)
-    setting = asyncio.run(_submit(config, account, True, stake * MICRO, address))
+    setting = asyncio.run(_submit(config, account, True, stake * CREDIT, address))
     key = setting.key.public.hex()
     text = [
         f"Asked    a seat for {key}, with {stake} credits bonded",
@@ -190,7 +190,7 @@ def join(config: Path, owner: Path, stake: int, address: str, as_json: bool) -> 
         f"         farflung ledger motion admit CONFIG {key} --owner FILE",
         "         its seat begins at the next boundary of an epoch",
     ]
-    say(as_json, {"validator": key, "owner": account.public.hex(), "stake": stake * MICRO}, text)
+    say(as_json, {"validator": key, "owner": account.public.hex(), "stake": stake * CREDIT}, text)
 
 
 @click.command(epilog="Example: farflung ledger leave validator.toml --owner me.key")

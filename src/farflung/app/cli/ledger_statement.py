@@ -71,7 +71,7 @@ def statement(
     """Write why the account KEY has what it has: one line for each change, with the balance after it.
 
     It follows from all blocks, which are executed again here; its last balance is the
-    account's row. Amounts are exact: micro-credits, and credits with six places.
+    account's row. Amounts are exact: pico-credits, and credits with six to twelve places.
     """
     if as_csv_file and as_json:
         raise click.UsageError("--csv and --json are two forms of one thing: choose one")

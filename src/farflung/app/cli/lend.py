@@ -13,13 +13,14 @@ import msgspec
 
 from farflung.app.cli.lend_jobs import show_jobs
 from farflung.app.cli.lend_screen import LendChannel, StepLines, with_clock
+from farflung.app.cli.money_options import CreditsParam
 from farflung.app.cli.systemd_unit import user_units, write_unit
 from farflung.core import limits
 from farflung.core.crypto import SigningKey
 from farflung.core.errors import FarflungError, PolicyError, UsageError
 from farflung.core.ids import short
 from farflung.core.io.extras import require
-from farflung.core.money import MICRO, format_credits
+from farflung.core.money import CREDIT, format_credits
 from farflung.core.units import Seconds, format_bytes, format_seconds
 from farflung.host.io import machine_probe, sandbox_tiers
 from farflung.net.counters import ByteCounter
@@ -38,7 +39,7 @@ from farflung.peers.node.control import ControlSocket, ask
 from farflung.peers.process.config import read_role_config, write_role_config
 
 ORDERS: Final = ("status", "pause", "resume", "leave")
-RESERVE: Final = MICRO // 10  # micro-credits that are not put at stake: fees are paid from them
+RESERVE: Final = CREDIT // 10  # pico-credits that are not put at stake: fees are paid from them
 _GB: Final = 10**9
 
 
@@ -53,7 +54,7 @@ class LendOptions(NamedTuple):
     cores: int = 0
     memory_gb: float = 0.0
     disk_gb: float = 2.0
-    least_price: int = 1
+    least_price: int = CREDIT // 10**6
     allow_modules: bool = False
 
     @property
@@ -69,7 +70,7 @@ class LendOptions(NamedTuple):
             if value is True:
                 told.append(flag)
             elif value != self._field_defaults[name]:
-                told += [flag, str(value)]
+                told += [flag, format_credits(value) if name == "least_price" else str(value)]
         return told
 
 
@@ -83,7 +84,7 @@ class LendOptions(NamedTuple):
 @click.option("--cores", default=0, type=click.IntRange(0, 1024), help="For a job. 0: all.")
 @click.option("--memory", "memory_gb", default=0.0, type=click.FloatRange(0), metavar="GB", help="For a job. 0: all.")
 @click.option("--disk-gb", default=2.0, show_default=True, type=click.FloatRange(0), metavar="GB", help="Kept free.")
-@click.option("--least-price", default=1, type=click.IntRange(0), metavar="MICRO", help="Micro-credits a token.")
+@click.option("--least-price", default="0.000001", type=CreditsParam(), metavar="CREDITS", help="For a token.")
 @click.option("--allow-modules", is_flag=True, help="Run models of foreign Python, in the sandbox.")
 @click.option("--service", is_flag=True, help="Write a systemd user unit and end.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
@@ -222,7 +223,7 @@ async def _funded(known: KnownNetwork, key: SigningKey, named: str, home: Path, 
 
 
 async def _granted(known: KnownNetwork, key: SigningKey, named: str, lines: StepLines) -> int:
-    """Micro-credits of the network's faucet; 0 with a line that says why."""
+    """Pico-credits of the network's faucet; 0 with a line that says why."""
     token = token_of(named) if is_invitation(named) else b""
     try:
         reply, _ = await lines.wait("account", "asking for first credits", request_grant(known, key, token))

@@ -99,7 +99,8 @@ class LendChannel:
                 self.state, self.job, self.round = "working", facts["job"], -1
                 self._round_at = time.monotonic()
                 self._note(kind, facts)
-                text = f"{self._short} taken at {facts['price']} micro-credits a token, of {facts['requester'][:8]}"
+                price = format_credits(facts["price"])
+                text = f"{self._short} taken at {price} credits a token, of {facts['requester'][:8]}"
                 self._say("job", text, **facts)
             case "round":
                 now = time.monotonic()

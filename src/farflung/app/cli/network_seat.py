@@ -12,7 +12,7 @@ import click
 from farflung.app.cli.network_client import NamedNetwork, client_on
 from farflung.app.cli.network_open import FOLDER, JSON, say
 from farflung.core.crypto import NS_SEAT, SigningKey
-from farflung.core.money import MICRO, format_credits
+from farflung.core.money import CREDIT, format_credits
 from farflung.ledger.validators import ValidatorJoin, join_parts
 from farflung.peers.network import operator_folder
 from farflung.peers.network.account import own_account
@@ -46,13 +46,13 @@ def seat(
     key = operator_folder.make_seat(root, places, network.genesis, network.seats, network.relays)
     named = NamedNetwork(network.name, network.genesis, network.ledger)
     try:
-        asyncio.run(_ask(named, owner, key, stake * MICRO, f"{host}:{port}"))
+        asyncio.run(_ask(named, owner, key, stake * CREDIT, f"{host}:{port}"))
     except BaseException:
         shutil.rmtree(root)  # it was new: the same command can be given again
         raise
-    facts = {"validator": key.public.hex(), "owner": owner.public.hex(), "stake": stake * MICRO, "folder": str(root)}
+    facts = {"validator": key.public.hex(), "owner": owner.public.hex(), "stake": stake * CREDIT, "folder": str(root)}
     text = [
-        f"Asked    a seat for {key.public.hex()}, with {format_credits(stake * MICRO)} credits bonded",
+        f"Asked    a seat for {key.public.hex()}, with {format_credits(stake * CREDIT)} credits bonded",
         f"Next     farflung network open {root}: it follows the ledger from now on",
         "Next     the owners of more than two thirds of the seats admit it:",
         f"         farflung ledger motion admit CONFIG {key.public.hex()} --owner FILE",

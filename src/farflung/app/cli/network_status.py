@@ -207,7 +207,8 @@ def _record_lines(facts: dict[str, Any]) -> list[str]:
 def _line(facts: dict[str, Any]) -> str:
     """A node in at most 100 columns."""
     name = short(PeerId(bytes.fromhex(facts["node"])))
-    held = f"{facts['unit_price']} micro/token, {format_credits(facts['stake'])} at stake, {facts['leases']} leases"
+    price, stake = format_credits(facts["unit_price"]), format_credits(facts["stake"])
+    held = f"{price}/token, {stake} at stake, {facts['leases']} leases"
     if not facts["online"]:
         return f"{name}  offline  {held}"
     return (

@@ -31,7 +31,7 @@ from farflung.advice.offers.offer_file import OfferedHost
 from farflung.app.cli import plan_link
 from farflung.core import limits
 from farflung.core.errors import FarflungError, PolicyError, SpecError, UsageError
-from farflung.core.money import MICRO, parse_credits
+from farflung.core.money import CREDIT, parse_credits
 from farflung.core.tensor_layout import TensorLayout
 from farflung.core.units import Seconds, format_bytes
 from farflung.job.io.job_files import read_data, read_module
@@ -194,7 +194,7 @@ def _unpaid(spec: JobSpec) -> str:
 
 
 def json(work: JobWork, advice: Advice, terms: EnergyTerms, command: NextCommand, data: DataAccount) -> str:
-    """One line; bytes, seconds, micro-credits, kWh."""
+    """One line; bytes, seconds, pico-credits, kWh."""
     facts = {
         "parameters": work.parameters,
         "model": work.model.kind,
@@ -253,11 +253,11 @@ def _worth(work: JobWork, option: TrainingOption, terms: EnergyTerms) -> dict[st
     is_dark = found.per_watt is None
     return {
         "energy_kwh": None if is_dark else found.energy,
-        "energy_price": None if is_dark or terms.kilowatt_hour is None else MICRO * found.power,
+        "energy_price": None if is_dark or terms.kilowatt_hour is None else CREDIT * found.power,
         "energy_of": None if is_dark else hardware_text.drawn(found),
         "rate_of_hosts": [share.share for share in found.shares],
         "audited": work.audited,
-        "price_of_million_verified": MICRO * found.per_token * 1e6,
+        "price_of_million_verified": CREDIT * found.per_token * 1e6,
         "lost": found.loss,
         "reference": terms.reference.name,
         "per_watt_of_reference": found.per_watt,

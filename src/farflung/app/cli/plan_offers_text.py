@@ -20,8 +20,7 @@ from farflung.advice.layouts.training_options import DerivedFact, InfeasibleOpti
 from farflung.advice.offers.energy_terms import EnergyTerms
 from farflung.advice.offers.offer_file import OfferedHost
 from farflung.app.cli.plan_offers import NextCommand
-from farflung.core.money import MICRO
-from farflung.core.units import format_bytes, format_count, format_multiple, format_short
+from farflung.core.units import format_bytes, format_count, format_short
 from farflung.job.text_files import DataAccount
 from farflung.watch import data_text, phrases
 
@@ -67,7 +66,7 @@ def lines(
         for (cause, helps), kinds in _reasons(advice.binding).items():
             rows += _say("Not", f"{', '.join(kinds)}: {cause}. It would take {helps}", width)
         for option in advice.dropped:
-            worse = f"{credits(option.price)}: more than {DOMINATED:g} times as long and as dear"
+            worse = f"{phrases.shown_credits(option.price)}: more than {DOMINATED:g} times as long and as dear"
             rows += _say("Not", f"{option.kind}: {long(option.seconds)} and {worse} as a way above", width)
     if advice.useless:
         rows += _say("Left out", _useless(advice.useless), width)
@@ -109,8 +108,8 @@ def _headline(work: JobWork, option: TrainingOption) -> str:
     else:
         who = f"{option.kind} on {len(option.hosts)} hosts"
     marked = " [farflung run trains by this method]" if option.is_run_today else ""
-    over = f", over the job's budget of {credits(work.budget)}" if option.price > work.budget else ""
-    return f"{who}: {long(option.seconds)}, {credits(option.price)}{over}{marked}"
+    over = f", over the job's budget of {phrases.shown_credits(work.budget)}" if option.price > work.budget else ""
+    return f"{who}: {long(option.seconds)}, {phrases.shown_credits(option.price)}{over}{marked}"
 
 
 def _body(option: TrainingOption) -> list[str]:
@@ -123,7 +122,7 @@ def _body(option: TrainingOption) -> list[str]:
     each = f"{option.steps:,} steps of {option.sequences:,} sequences, {long(option.step)} each{idle}"
     said += [
         f"{each}; {_percent(option.efficiency)} of the time counts after failures;"
-        f" {credits(option.price_of_million)} a million tokens",
+        f" {phrases.shown_credits(option.price_of_million)} a million tokens",
         f"{'host' if len(option.hosts) == 1 else 'hosts'}: {_named(option)}; {_classes(option)}",
         f"memory: {format_bytes(tight.footprint.card)} of {format_bytes(have)} on the tightest"
         f" {'host' if option.hosts[0].cards > 1 and option.kind in PIPELINED else 'card'}"
@@ -253,13 +252,6 @@ def _next(advice: Advice, command: NextCommand, width: int) -> list[str]:
 def _percent(share: float) -> str:
     """`12%`, `99.6%`: what is missing to all of it counts."""
     return f"{share:.1%}" if 0.9 < share < 0.9995 else f"{share:.0%}"
-
-
-def credits(amount: int) -> str:
-    """Three digits of micro-credits: `0.787 credits`, `1,850 credits`; `less than 0.0001 credits`."""
-    if 0 < amount < MICRO // 10_000:
-        return "less than 0.0001 credits"
-    return f"{format_multiple(amount / MICRO)} credits"
 
 
 def long(seconds: float) -> str:

@@ -16,7 +16,7 @@ from farflung.advice.offers.offer_file import OfferedHost
 from farflung.app.cli import check_text
 from farflung.app.cli.plan_offers_text import long
 from farflung.core.ids import PeerId
-from farflung.core.money import Credits, format_credits, times
+from farflung.core.money import Credits, format_credits, rounded_credits, times
 from farflung.core.units import format_count
 from farflung.market.bids import Bid, cap_of
 from farflung.market.quote import ConstraintLoss, Quote
@@ -25,8 +25,7 @@ from farflung.market.work_units import token_price
 STAGE: Final = 9
 SHOWN: Final = 12  # hosts that are named
 UNIT: Final = "10^15 FLOP"
-# A lease holds whole micro-credits for a token, and models that one computer trains take few FLOP for one.
-SCALE: Final = "A token costs a whole micro-credit there, or more, however few FLOP it takes: no measure of the offers"
+SCALE: Final = "Those jobs name their own price of a token, however few FLOP it takes: no measure of the offers"
 
 
 class JobQuote(msgspec.Struct, frozen=True):
@@ -61,19 +60,19 @@ class JobQuote(msgspec.Struct, frozen=True):
 
     @property
     def million(self) -> int | None:
-        """Micro-credits for a million accepted tokens, up."""
+        """Pico-credits for a million accepted tokens, up."""
         price = self.answer.price
         return None if price is None else math.ceil(price * 10**6 / self.found.spec.round_tokens)
 
     @property
     def token(self) -> Credits | None:
-        """Micro-credits for one token, as a lease can hold it."""
+        """Pico-credits for one token, as a lease can hold it."""
         price = self.answer.price
         return None if price is None else token_price(price, self.found.spec.round_tokens)
 
     @property
     def leased(self) -> Credits | None:
-        """Micro-credits for all units at that price."""
+        """Pico-credits for all units at that price."""
         tokens = self.bid.units * self.found.spec.round_tokens
         return None if self.token is None else times(self.token, tokens)
 
@@ -134,7 +133,7 @@ def _asked(told: JobQuote) -> str:
     return (
         f"{_count(order.members, 'member')} and {_count(order.spares, 'spare')} of similar speed, {within}{beside}; at"
         f" most {format_credits(order.budget)} credits in all and {format_credits(order.unit_price)} a token, so at"
-        f" most {format_credits(bid.reserve)} for {UNIT}; at most {cap_of(order.members)} of one owner"
+        f" most {rounded_credits(bid.reserve)} for {UNIT}; at most {cap_of(order.members)} of one owner"
     )
 
 
@@ -147,7 +146,7 @@ def _offers(told: JobQuote) -> str:
     asks = sorted(asked(host) for host in hosts)
     return (
         f"{_count(len(hosts), 'host')} of {_count(len({host.owner for host in hosts}), 'owner')}, at"
-        f" {format_credits(asks[0])} to {format_credits(asks[-1])} credits for {UNIT}"
+        f" {rounded_credits(asks[0])} to {rounded_credits(asks[-1])} credits for {UNIT}"
     )
 
 
@@ -159,9 +158,9 @@ def _price(told: JobQuote) -> str:
     assert answer.setter is not None
     assert told.million is not None
     return (
-        f"{format_credits(answer.ask)} credits for {UNIT}, the ask of {told.found.hosts[answer.setter].name}, who is"
-        f" not hired; {format_credits(answer.price)} for one member's round, {format_credits(told.million)} for a"
-        f" million tokens, {format_credits(answer.total)} for all"
+        f"{rounded_credits(answer.ask)} credits for {UNIT}, the ask of {told.found.hosts[answer.setter].name}, who is"
+        f" not hired; {rounded_credits(answer.price)} for one member's round, {rounded_credits(told.million)} for a"
+        f" million tokens, {rounded_credits(answer.total)} for all"
     )
 
 
@@ -170,8 +169,8 @@ def _lease(told: JobQuote) -> str:
     assert told.leased is not None
     above = f", above the budget of {format_credits(told.found.order.budget)}" if told.is_leased_above else ""
     return (
-        f"the ledger's leases hold whole micro-credits for a token: {format_credits(told.token)} each,"
-        f" {_credits(told.leased)} for all{above}"
+        f"the ledger's leases hold the price of a token: {format_credits(told.token)} each,"
+        f" {format_credits(told.leased)} credits for all{above}"
     )
 
 
@@ -208,19 +207,15 @@ def _time(told: JobQuote) -> str:
 
 def _nobody(told: JobQuote) -> str:
     beyond = told.answer.beyond
-    money = "" if beyond is None else f"; {_credits(beyond)} for {UNIT} would do it"
+    money = "" if beyond is None else f"; {rounded_credits(beyond)} credits for {UNIT} would do it"
     return f"{told.answer.hint}{money}"
-
-
-def _credits(amount: int) -> str:
-    return f"{format_credits(amount)} credits"
 
 
 def _supply(told: JobQuote) -> str:
     points = [
         f"{_count(point.members, 'member')} cannot be had"
         if point.ask is None
-        else f"{_count(point.members, 'member')} at {format_credits(point.ask)}"
+        else f"{_count(point.members, 'member')} at {rounded_credits(point.ask)}"
         for point in told.answer.curve
     ]
     return f"credits for {UNIT}, whatever the budget: {', '.join(points)}"
@@ -256,11 +251,11 @@ def _day(told: JobQuote) -> str:
         return f"this computer hired {'no ' + ' or '.join(order.cards) if order.cards else 'nobody'} in the last 24 h"
     where = f"{_count(day.bundles, 'run')} on this computer's own processor"
     if day.low == day.high:
-        said = f"{format_credits(day.low)} test credits for {UNIT}, {_count(day.hosts, 'host')} in {where}"
+        said = f"{rounded_credits(day.low)} test credits for {UNIT}, {_count(day.hosts, 'host')} in {where}"
     else:
         said = (
-            f"{format_credits(day.low)} to {format_credits(day.high)} test credits for {UNIT}, half of {day.hosts}"
-            f" hosts at {format_credits(day.median)} or below, in {where}"
+            f"{rounded_credits(day.low)} to {rounded_credits(day.high)} test credits for {UNIT}, half of {day.hosts}"
+            f" hosts at {rounded_credits(day.median)} or below, in {where}"
         )
     return f"{said}. {SCALE}"
 
@@ -283,7 +278,7 @@ def step(told: JobQuote) -> str:
 
 
 def json(told: JobQuote) -> str:
-    """One line; micro-credits, bytes, seconds."""
+    """One line; pico-credits, bytes, seconds."""
     answer, bid, order = told.answer, told.bid, told.found.order
     facts = {
         "members": order.members,

@@ -18,9 +18,17 @@ from farflung.core.money import format_credits
 from farflung.core.units import format_bytes
 from farflung.job.spec import JobTerms
 from farflung.ledger.light_client import check_age
-from farflung.ledger.receipt_file import BYTES, ReceiptFile, check_receipt_file, committee_of, read_receipt_file
+from farflung.ledger.receipt_file import (
+    BYTES,
+    ReceiptFile,
+    check_receipt_file,
+    committee_of,
+    read_receipt_file,
+    scale_of,
+)
 from farflung.ledger.table_rows import AccountRow, ChannelRow, JobRow, JobState, LeaseRow, NodeRow, Row
 from farflung.ledger.transactions import LeaseRole
+from farflung.peers.ledger_http.json_schema import MONEY
 from farflung.watch.phrases import many
 
 R = TypeVar("R", AccountRow, NodeRow, JobRow, LeaseRow, ChannelRow)
@@ -79,8 +87,9 @@ def verify(
 
 
 def _verify(file: Path, genesis: Hash | None, block: Hash | None, terms: JobTerms | None, *, as_json: bool) -> None:
-    held = read_receipt_file(_bytes_of(file))
-    rows = check_receipt_file(held, genesis)
+    data = _bytes_of(file)
+    held = read_receipt_file(data)
+    rows = tuple(_in_pico(row, scale_of(data)) for row in check_receipt_file(held, genesis))
     if terms is not None:
         check_named(terms, (row.job for row in rows if isinstance(row, JobRow)))
     old = _old(held, block, time.time_ns() // 1_000_000)
@@ -125,6 +134,11 @@ def _old(held: ReceiptFile, block: Hash | None, now_ms: int) -> PolicyError | No
     return None
 
 
+def _in_pico(row: Row, scale: int) -> Row:
+    """A row with its money in pico-credits."""
+    return msgspec.structs.replace(row, **{n: scale * getattr(row, n) for n in row.__struct_fields__ if n in MONEY})
+
+
 def _bytes_of(file: Path) -> bytes:
     """The file, or so much of it that it is seen to be too long."""
     try:
@@ -140,7 +154,7 @@ def _only(rows: tuple[Row, ...], kind: type[R]) -> dict[bytes, R]:
 
 
 def facts(held: ReceiptFile, rows: tuple[Row, ...], genesis: Hash | None, terms: JobTerms | None) -> dict[str, Any]:
-    """What is proved, for programs. Money in micro-credits, time in ledger milliseconds."""
+    """What is proved, for programs. Money in pico-credits, time in ledger milliseconds."""
     header = held.receipts[0].header
     node = _only(rows, NodeRow).get(held.party)
     leases = _only(rows, LeaseRow)

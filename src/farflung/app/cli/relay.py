@@ -12,6 +12,7 @@ import click
 import msgspec
 
 from farflung.app.cli.job_options import ledger_address
+from farflung.app.cli.money_options import CreditsParam
 from farflung.app.netcheck.relay import RelayAddress
 from farflung.core import limits
 from farflung.core.crypto import SigningKey
@@ -148,7 +149,7 @@ class _RelayChannel(LogChannel):
 @click.option("--circuit-rate", type=_RATE, callback=_no_nan, metavar="MBIT", help="At most so much for a circuit.")
 @click.option("--month", type=click.FloatRange(0.001, 1_000_000.0), metavar="GB", help="At most so much a month.")
 @click.option("--ledger", callback=ledger_address, metavar="HOST:PORT,KEY", help="Whose withdrawn keys end here; pays.")
-@click.option("--price", type=click.IntRange(1, limits.RELAY_PRICE), metavar="MICRO", help="Micro-credits a GiB.")
+@click.option("--price", type=CreditsParam(1, limits.RELAY_PRICE), metavar="CREDITS", help="For a GiB.")
 @click.option("--json", "as_json", is_flag=True, help="JSON objects on stdout.")
 def relay(
     host: str,

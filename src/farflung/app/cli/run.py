@@ -24,11 +24,11 @@ from farflung.app.cli import (
 )
 from farflung.app.cli.completion import run_names
 from farflung.app.cli.job_options import JOB, PRESET, ROUNDS, SEED, SET, flags_of
+from farflung.app.cli.money_options import CreditsParam
 from farflung.app.cli.plan_offers import JobModel, job_model, traced_lines
 from farflung.app.cli.run_display import watcher
 from farflung.app.views import report_page
 from farflung.core.events import to_json
-from farflung.core.money import MICRO
 from farflung.host.io.machine_probe import machine
 from farflung.job import cheat_names, dataset, job_toml
 from farflung.job.io.job_files import read_data
@@ -67,8 +67,10 @@ _JSON = click.option("--json", "as_json", is_flag=True, help="One JSON object pe
 @click.option(
     "--validators", type=click.IntRange(1, MOST_VALIDATORS), default=1, metavar="N", help="Of its ledger. Default: 1."
 )
-@click.option("--relay-price", type=int, hidden=True, metavar="MICRO", help="To relays, a GiB; 0: free.")
-@click.option("--relay-most", type=float, hidden=True, metavar="CREDITS", help="To all relays. Default: the plan's.")
+@click.option("--relay-price", type=CreditsParam(), hidden=True, metavar="CREDITS", help="To relays, a GiB; 0: free.")
+@click.option(
+    "--relay-most", type=CreditsParam(), hidden=True, metavar="CREDITS", help="To all relays. Default: the plan's."
+)
 @click.option("--on", metavar="NETWORK", help="Others' computers: invitation or name.")
 @click.option("--yes", is_flag=True, hidden=True, help="With --on: agrees to the price.")
 @click.option("--deadline", hidden=True, metavar="WHEN", help="With --on: 2h, 3d, or a time.")
@@ -89,7 +91,7 @@ def run(
     relays: int,
     validators: int,
     relay_price: int | None,
-    relay_most: float | None,
+    relay_most: int | None,
     on: str | None,
     yes: bool,
     deadline: str | None,
@@ -110,7 +112,7 @@ def run(
         cheat=cheat_names.HONEST if on is not None else cheat,
         baseline=baseline,
         relay_price=relay_price,
-        relay_most=None if relay_most is None else round(relay_most * MICRO),
+        relay_most=relay_most,
         disputes=dispute,
         is_open=on is not None,
     )

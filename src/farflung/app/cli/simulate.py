@@ -22,7 +22,7 @@ from farflung.app.simulate import scenario_run
 from farflung.app.simulate.scenario import Scenario
 from farflung.core import limits
 from farflung.core.errors import UsageError
-from farflung.core.money import format_credits
+from farflung.core.money import MICRO, format_credits
 from farflung.core.units import format_bytes, format_rate, format_seconds, format_share
 from farflung.peers.rundir.bounded_read import read_file
 
@@ -109,7 +109,7 @@ def _beside() -> Callable[[float], None]:
 
 def credits(micro: int) -> str:
     """Amounts of a whole network are shown to whole credits; a small one to all six places."""
-    return f"{micro / 1e6:,.0f} credits" if abs(micro) >= 1e8 else f"{format_credits(micro)} credits"
+    return f"{micro / 1e6:,.0f} credits" if abs(micro) >= 1e8 else f"{format_credits(micro * MICRO)} credits"
 
 
 def lines(scenario: Scenario, seed: int, outcome: SimulationResult) -> list[str]:
@@ -141,7 +141,7 @@ def _cleared(outcome: SimulationResult) -> str:
     """The price of the first day; or which condition left nobody, and what would help."""
     first = outcome.periods[0]
     if first.hired:
-        return f"the middle class clears at {format_credits(1000 * first.middle)} credits a nominal round"
+        return f"the middle class clears at {format_credits(1000 * MICRO * first.middle)} credits a nominal round"
     cause, relief = _unhired(outcome)
     return f"{cause}: try {relief}"
 

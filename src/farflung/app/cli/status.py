@@ -44,7 +44,7 @@ def _state(run: RunFolder, timeline: RunTimeline) -> str:
 
 
 def _row(run: RunFolder, timeline: RunTimeline) -> dict[str, Any]:
-    """One run as a line of `farflung status`. Money in micro-credits, bytes, nats per token."""
+    """One run as a line of `farflung status`. Money in pico-credits, bytes, nats per token."""
     last, result = timeline.last_round, timeline.result
     return {
         "run": run.name,

@@ -32,9 +32,7 @@ from farflung.ledger.votes import VoteKind
 from farflung.peers.ledger_http.handlers import in_base64
 from farflung.peers.ledger_http.json_schema import plain
 
-_FORM: Final = FileFormat(
-    "ledger-export", 1, "export the ledger once more"
-)  # one without a number is of its first form
+_FORM: Final = FileFormat("ledger-export", 2, "export the ledger once more")
 LINE_BYTES: Final = 8 * limits.BLOCK_BYTES  # canonical in base64, and the same in words
 
 
@@ -85,7 +83,7 @@ def _executed(file: BinaryIO) -> Chain:
         said = msgspec.json.decode(line, type=dict[str, Any])
         match said["type"]:
             case "genesis" if growing is None:
-                check_json(_FORM, line, 0)
+                check_json(_FORM, line)
                 growing = ChainBuilder(decode(_bytes(said), Genesis, limits.TX_BYTES))
             case "block" if growing is not None:
                 growing.add(read_block(_bytes(said)))

@@ -1,4 +1,4 @@
-"""Writes an account's statement: rows with balances, as CSV (RFC 4180) or JSON, exact to the micro-credit."""
+"""Writes an account's statement: rows with balances, as CSV (RFC 4180) or JSON, exact to the pico-credit."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _FORMULA: Final = tuple("=+-@\t\r")  # what makes a spreadsheet compute a cell
 
 @dataclass(frozen=True, slots=True)
 class StatementLine:
-    """An entry with what the account had after it, in micro-credits: free, and tied up in stakes, escrows, deposits."""
+    """An entry with what the account had after it, in pico-credits: free, and tied up in stakes, escrows, deposits."""
 
     entry: StatementEntry
     balance: int
@@ -73,7 +73,7 @@ def statement_of(chain: Chain, account: PeerId) -> Iterator[StatementLine]:
     if last != (row.balance, held_by(chain.state, account)):
         raise RunError(
             "FF-APP-289",
-            f"the statement ends at {last[0]} micro-credits, the account holds {row.balance}",
+            f"the statement ends at {format_credits(last[0])} credits, the account holds {format_credits(row.balance)}",
             cause="something moved this account's money that no entry explains: this is a mistake in farflung itself",
             hint="report it with the output of `farflung ledger export`",
         )

@@ -17,11 +17,10 @@ from msgspec.structs import replace
 from farflung.advice.simulation.random_draws import ODDS
 from farflung.advice.simulation.simulate import play, prepare
 from farflung.advice.simulation.simulation_result import SimulationResult
-from farflung.advice.simulation.simulation_rules import SimulationRules, odds, sigmas
+from farflung.advice.simulation.simulation_rules import MICROS, SimulationRules, odds, sigmas
 from farflung.advice.traffic import failures
 from farflung.app.simulate import scenario as scenarios
 from farflung.app.simulate.scenario import DAY_MS, Scenario
-from farflung.core.money import MICRO
 from farflung.ledger.rules.slashes import PERMILLE
 from farflung.ledger.rules.verifiers import quorum_of
 from farflung.verify.audit_verdict import panel_of
@@ -130,7 +129,7 @@ def rules_of(scenario: Scenario, seed: int) -> SimulationRules:
         members=scenario["market.members"],
         wanted=odds(scenario["market.wanted"]),
         ceiling=ceiling,
-        budget=round(MICRO * scenario["market.budget"]),
+        budget=round(MICROS * scenario["market.budget"]),
         stake=stake,
         opening=2 * stake,
         funded=odds(scenario["audit.funded"]),
@@ -143,13 +142,13 @@ def rules_of(scenario: Scenario, seed: int) -> SimulationRules:
         voices=draw.voices,
         taken=PERMILLE if is_lie else round(PERMILLE * scenario["audit.silence"]),
         bounty=PERMILLE // 2 if is_lie else 0,
-        fare=round(MICRO * scenario["market.relay_price"]),
+        fare=round(MICROS * scenario["market.relay_price"]),
     )
 
 
 def _micro(credits: float) -> int:
     """Micro-credits a unit of what is said in credits a round of nominal speed."""
-    return max(1, round(credits * MICRO / UNITS))
+    return max(1, round(credits * MICROS / UNITS))
 
 
 def _exactly(chance: Fraction) -> int:

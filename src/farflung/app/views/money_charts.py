@@ -37,7 +37,7 @@ RATIOS: Final = (0.25, 4.0)  # what the axis shows; what lies beyond is at its e
 
 
 class MoneyFlowItem(Struct, frozen=True):
-    """Money from one pot to one owner, in micro-credits."""
+    """Money from one pot to one owner, in pico-credits."""
 
     source: str
     target: str

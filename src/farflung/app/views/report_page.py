@@ -320,7 +320,7 @@ def _paid(t: RunTimeline) -> KeyFigure | None:
 def _sum(t: RunTimeline) -> KeyFigure | None:
     if t.result is None:
         return None
-    note = "no money was made or lost" if t.result.sum == 0 else "micro-credits: the ledger is not balanced"
+    note = "no money was made or lost" if t.result.sum == 0 else "pico-credits: the ledger is not balanced"
     return KeyFigure("Ledger balance", f"{t.result.sum}", note, "" if t.result.sum == 0 else "bad")
 
 
@@ -331,7 +331,7 @@ def amount(row: PlannedVsMeasuredRow, value: float) -> str:
             return format_bytes(value)
         case "s":
             return format_seconds(value)
-        case "micro-credits":
+        case "pico-credits":
             return f"{format_credits(round(value))} credits"
     return f"{value:.4g} {redact(row.unit, 20)}".rstrip()
 

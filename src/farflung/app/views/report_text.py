@@ -143,7 +143,9 @@ def _settled(t: RunTimeline) -> str:
         return ""
     paid = format_credits(t.result.paid)
     if t.result.sum:
-        return f"The ledger paid {paid} credits; the sum of all money differs by {t.result.sum} micro-credits."
+        return (
+            f"The ledger paid {paid} credits; the sum of all money differs by {format_credits(t.result.sum)} credits."
+        )
     return f"The ledger paid {paid} credits, and all money adds up: the sum is 0."
 
 

@@ -18,6 +18,7 @@ from farflung.app.views.money_charts import MoneyFlowItem
 from farflung.app.views.report_page import KeyFigure
 from farflung.app.views.svg import MUTED, S1, S2, S3, S4, Chart
 from farflung.core.errors import RunError
+from farflung.core.money import MICRO, format_credits
 from farflung.core.units import format_bytes, format_rate, format_seconds, format_share
 
 SECTIONS: Final = ("Churn", "Market", "Relays", "Money", "Checkpoints", "Scenario")
@@ -75,6 +76,7 @@ def facts(told: SimulationReport) -> dict[str, Any]:
         "restart": restart_of(told.scenario),
         "percent": format_share,
         "amount": amount,
+        "exact": lambda micro: format_credits(micro * MICRO),
         "css": (_HERE / "report.css").read_text(),
     }
 
@@ -144,12 +146,12 @@ def charts(told: SimulationReport) -> dict[str, Chart]:
 def pots(flows: MoneyFlows) -> list[MoneyFlowItem]:
     """Escrow and stakes, and where they went; flows of nothing are left out."""
     found = [
-        MoneyFlowItem("escrow", "to nodes", flows.paid, S1),
-        MoneyFlowItem("escrow", "to verifiers", flows.fees, S4),
-        MoneyFlowItem("escrow", "to relays", flows.fares, S3),
-        MoneyFlowItem("escrow", "refunded", flows.refunded, MUTED),
-        MoneyFlowItem("stakes", "to the finders", flows.bounties, S4),
-        MoneyFlowItem("stakes", "burnt", flows.burnt, S2),
+        MoneyFlowItem("escrow", "to nodes", MICRO * flows.paid, S1),
+        MoneyFlowItem("escrow", "to verifiers", MICRO * flows.fees, S4),
+        MoneyFlowItem("escrow", "to relays", MICRO * flows.fares, S3),
+        MoneyFlowItem("escrow", "refunded", MICRO * flows.refunded, MUTED),
+        MoneyFlowItem("stakes", "to the finders", MICRO * flows.bounties, S4),
+        MoneyFlowItem("stakes", "burnt", MICRO * flows.burnt, S2),
     ]
     return [flow for flow in found if flow.amount > 0]
 

@@ -25,7 +25,7 @@ from farflung.core.events.work_class import JobClassEvent as JobClassEvent
 from farflung.core.events.work_class import LossProbeCounts as LossProbeCounts
 from farflung.core.events.work_class import LossScoreEvent as LossScoreEvent
 
-FORMAT: Final = 1
+FORMAT: Final = 2  # 1: money in micro-credits
 
 
 class RunStartEvent(Event, frozen=True, tag="began"):
@@ -242,7 +242,7 @@ class CanaryEndEvent(Event, frozen=True, tag="canary"):
 
 
 class PerjuryEvent(Event, frozen=True, tag="perjured"):
-    """A verifier said that a false segment of `peer` holds, and lost its stake to it. Money in micro-credits."""
+    """A verifier said that a false segment of `peer` holds, and lost its stake to it. Money in pico-credits."""
 
     verifier: str
     round: int
@@ -253,7 +253,7 @@ class PerjuryEvent(Event, frozen=True, tag="perjured"):
 
 
 class SlashEvent(Event, frozen=True, tag="caught"):
-    """A peer's work was found false and the ledger took its stake (micro-credits; `pending`: in a dispute still)."""
+    """A peer's work was found false and the ledger took its stake (pico-credits; `pending`: in a dispute still)."""
 
     peer: str
     round: int
@@ -342,7 +342,7 @@ class SentBytesByKind(msgspec.Struct, frozen=True):
 
 
 class RunResultEvent(Event, frozen=True, tag="result"):
-    """The end of a run. Money is in micro-credits; losses in nats per token; bytes as sent at the sockets.
+    """The end of a run. Money is in pico-credits; losses in nats per token; bytes as sent at the sockets.
 
     `loss`: None where the run diverged and its last model gives no number.
     """

@@ -34,7 +34,7 @@ class DisputeStageEvent(Event, frozen=True, tag="played"):
 
 
 class DisputeEndEvent(Event, frozen=True, tag="ruled"):
-    """A dispute over a segment of `peer` is over. Money in micro-credits.
+    """A dispute over a segment of `peer` is over. Money in pico-credits.
 
     ended: upheld, overturned, forfeit or lapsed; `by`: element, verdict, silence, clock or jury; `silent`: accused,
     challenger; `roots`: of both sides' trees. With `by` element: leaf `leaf` is of value `value` of the program, made

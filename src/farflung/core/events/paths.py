@@ -28,7 +28,7 @@ class PathCountsEvent(Event, frozen=True, tag="ways"):
 
 
 class RelayPaymentEvent(Event, frozen=True, tag="relay-paid"):
-    """What a relay got for `bytes` that both ends signed for, in micro-credits, at `price` a GiB; `held`: not yet."""
+    """What a relay got for `bytes` that both ends signed for, in pico-credits, at `price` a GiB; `held`: not yet."""
 
     peer: str
     bytes: int

@@ -42,15 +42,15 @@ class PlanEvent(Event, frozen=True, tag="plan"):
     up_round: int = 0  # of these, up the line of the member that sends most
     down_round: int = 0
     lines: str = ""  # which lines the plan assumes
-    relay_price: int = 0  # micro-credits a GiB; 0: relays carry for nothing, or there are none
-    relay_funds: int = 0  # micro-credits that are put aside for them
+    relay_price: int = 0  # pico-credits a GiB; 0: relays carry for nothing, or there are none
+    relay_funds: int = 0  # pico-credits that are put aside for them
     validators: int = 1  # of the ledger
     committee_bytes: int = 0  # that are sent because there are several of them
     proof: str = ""  # the class that is foreseen (job.proof_class), in words
     data_files: int = 0  # text files that the data are made of; 0: they came as tokens, or it is not told
     left_out: tuple[FileCount, ...] = ()  # files of the data that are in no part of them
     noted: tuple[FileCount, ...] = ()  # files that are in them, and of which something is to be known
-    unit_price: int = 0  # micro-credits a trained token; 0: not told
+    unit_price: int = 0  # pico-credits a trained token; 0: not told
     is_text: bool = False  # a token is a byte of text
 
 

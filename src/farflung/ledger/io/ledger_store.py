@@ -39,7 +39,7 @@ from farflung.ledger.transactions import SignedTx, tx_id
 from farflung.ledger.tx_results import Outcome, Result
 from farflung.ledger.votes import NO_CERTIFICATE, QuorumCertificate
 
-_FORM: Final = FileFormat("ledger", 3, "move the file away: a validator fetches the chain anew from the others")
+_FORM: Final = FileFormat("ledger", 4, "move the file away: a validator fetches the chain anew from the others")
 _FORMAT: Final = b"farflung-ledger/%d"
 _SAID: Final = re.compile(rb"farflung-ledger/([1-9][0-9]{0,8})")
 _SCHEMA: Final = (

@@ -91,6 +91,6 @@ def deposit(draft: StateDraft, owner: PeerId, amount: int) -> None:
 def transfer(draft: StateDraft, sender: PeerId, op: Transfer) -> None:
     """Moves free money. Codes: FF-LEDG-010 too little, FF-LEDG-011 nothing to move."""
     if op.amount < 1:
-        raise PolicyError("FF-LEDG-011", "a transfer moves at least 1 micro-credit")
+        raise PolicyError("FF-LEDG-011", "a transfer moves at least 1 pico-credit")
     withdraw(draft, sender, op.amount)
     deposit(draft, op.to, op.amount)

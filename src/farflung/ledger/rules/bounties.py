@@ -20,7 +20,7 @@ from farflung.ledger.table_rows import LeaseRow
 
 
 def share_of(taken: int, finders: int) -> int:
-    """The bounty of each of the finders, in micro-credits: both divisions are rounded down."""
+    """The bounty of each of the finders, in pico-credits: both divisions are rounded down."""
     return taken // 2 // finders if finders else 0
 
 

@@ -101,7 +101,7 @@ def close(draft: StateDraft, job: JobRow, target: JobState) -> None:
 
 
 def _end(draft: StateDraft, lease: LeaseRow) -> int:
-    """Closes one lease; micro-credits that it is paid."""
+    """Closes one lease; pico-credits that it is paid."""
     due = lease.earned * lease.unit_price
     deposit(draft, lease.node, due)
     if not lease.disputes:

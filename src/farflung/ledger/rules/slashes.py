@@ -139,5 +139,5 @@ def _check_claim(op: JobSlash) -> None:
 
 
 def _taken(stake: int, finding: VerdictFinding, withheld_permille: int) -> int:
-    """Micro-credits that the node loses, rounded down."""
+    """Pico-credits that the node loses, rounded down."""
     return stake if finding == VerdictFinding.FALSE else stake * withheld_permille // PERMILLE

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from farflung.core import limits
 from farflung.core.errors import UsageError
+from farflung.core.money import format_credits
 from farflung.job import cheat_names, job_toml
 from farflung.job.io.job_files import read_job
 from farflung.job.job_loader import ResolvedJob, load
@@ -56,8 +57,8 @@ def resolve(
     does instead of its work (job.cheat_names); None: it skips its work in the run that shows what audits are for,
     and nobody cheats in a run of your own. `baseline`: whether one machine is trained on the same tokens to
     compare with, after the result.
-    `relay_price`: micro-credits a GiB for relays; None: relay_fees.PRICE, or 0 for more nodes than a pass can name.
-    `relay_most`: micro-credits that relays may cost together; None: what the plan puts aside. `disputes`: who is found
+    `relay_price`: pico-credits a GiB for relays; None: relay_fees.PRICE, or 0 for more nodes than a pass can name.
+    `relay_most`: pico-credits that relays may cost together; None: what the plan puts aside. `disputes`: who is found
     guilty contests it; then somebody cheats, unless `cheat` names nobody. `is_open`: others' computers do the work, and
     what nobody set is as job.open_network has it.
     """
@@ -122,7 +123,7 @@ def _check_dispute(spec: JobSpec, cheat: str) -> None:
 
 
 def _fare(spec: JobSpec, asked: int | None) -> int:
-    """What a run's relays are paid, micro-credits a GiB."""
+    """What a run's relays are paid, pico-credits a GiB."""
     fits = relay_fees.can_pay(spec)
     if asked is None:
         return relay_fees.PRICE if fits else 0
@@ -130,20 +131,20 @@ def _fare(spec: JobSpec, asked: int | None) -> int:
         return asked
     raise UsageError(
         "FF-APP-243",
-        f"relays cannot be paid {asked} micro-credits a GiB",
-        cause=f"it is a number from 0 to {limits.RELAY_PRICE}, and a pass names {limits.PASS_HOLDERS} nodes at most",
+        f"relays cannot be paid {format_credits(asked)} credits a GiB",
+        cause=f"it is 0 to {format_credits(limits.RELAY_PRICE)}, and a pass names {limits.PASS_HOLDERS} nodes at most",
         hint="--relay-price 0: they carry for nothing",
     )
 
 
 def _most(asked: int | None) -> int:
-    """What a run's relays may cost together, micro-credits; 0: what its plan says."""
+    """What a run's relays may cost together, pico-credits; 0: what its plan says."""
     if asked is None or relay_fees.LEAST <= asked <= RELAY_FUNDS:
         return asked or 0
     raise UsageError(
         "FF-APP-247",
-        f"relays cannot cost {asked} micro-credits",
-        cause=f"it is a number from {relay_fees.LEAST} to {RELAY_FUNDS}",
+        f"relays cannot cost {format_credits(asked)} credits",
+        cause=f"it is {format_credits(relay_fees.LEAST)} to {format_credits(RELAY_FUNDS)}",
         hint="--relay-most 1: a credit; or --relay-price 0: they carry for nothing",
     )
 

@@ -72,7 +72,7 @@ class JoinedNetwork:
 
     @property
     def relay_price(self) -> int:
-        """What each relay is paid, in micro-credits a GiB; 0: nothing, or there is none."""
+        """What each relay is paid, in pico-credits a GiB; 0: nothing, or there is none."""
         return self.record.relay_price if self.record.relays else 0
 
     @property

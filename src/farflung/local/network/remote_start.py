@@ -48,7 +48,7 @@ Tell = Callable[[str], None]
 
 
 class RemoteStart(NamedTuple):
-    """What a run on a network begins with. `balance`: of the account, `need`: what the job may take; micro-credits."""
+    """What a run on a network begins with. `balance`: of the account, `need`: what the job may take; pico-credits."""
 
     network: KnownNetwork
     record: NetworkRecord

@@ -38,7 +38,7 @@ class RunLosses(msgspec.Struct, frozen=True):
 
 
 class JobEndReport(msgspec.Struct, frozen=True):
-    """How the job ended, as the requester's process tells it. Money in micro-credits, hashes in hex."""
+    """How the job ended, as the requester's process tells it. Money in pico-credits, hashes in hex."""
 
     rounds: int
     root: str

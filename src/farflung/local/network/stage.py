@@ -62,7 +62,7 @@ class LocalStage:
     ) -> None:
         """`placement`: where its processes are; None: on loopback. `relays`: how many, if anybody needs one.
 
-        `relay_price`: micro-credits that each of them is paid for a GiB; 0: nothing. `validators`: of the ledger.
+        `relay_price`: pico-credits that each of them is paid for a GiB; 0: nothing. `validators`: of the ledger.
         `disputes`: whether its law has them.
         """
         self.keys, self._spec = NetworkKeys(spec, relays, validators), spec

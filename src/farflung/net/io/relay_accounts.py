@@ -20,7 +20,7 @@ _MORE_SECONDS: Final = 1.0  # and where it says that it has put in more
 
 @dataclass(frozen=True, slots=True)
 class ChannelBalance:
-    """A payer's open channel with this relay, as the ledger has it. Money in micro-credits; `price` for a GiB."""
+    """A payer's open channel with this relay, as the ledger has it. Money in pico-credits; `price` for a GiB."""
 
     opening: int
     price: int

@@ -118,7 +118,7 @@ class RelayMeteringGate:
         store: ReceiptStore | None = None,
         credit: CreditLimits = USUAL_CREDIT,
     ) -> None:
-        """`price`: micro-credits a GiB, at least. `store` keeps passes and receipts (None: as long as this process)."""
+        """`price`: pico-credits a GiB, at least. `store` keeps passes and receipts (None: as long as this process)."""
         self._ledger, self._price, self._held_seconds = ledger, price, credit.held_seconds
         self._signers, self._store = ReceiptKeys(ledger.nodes), store
         self._books: dict[Name, PassMeter] = {}

@@ -51,7 +51,7 @@ def metering_gate(
     paid: Callable[[ChannelRow], None] = lambda _: None,
     store: ReceiptStore | None = None,
 ) -> RelayMeteringGate:
-    """The money side of a relay whose account `ledger` signs for, at `price` micro-credits a GiB or more.
+    """The money side of a relay whose account `ledger` signs for, at `price` pico-credits a GiB or more.
 
     `paid` is told of each channel when it is settled. `store`: where it keeps its last receipts.
     """
@@ -131,7 +131,7 @@ class RelayChannelPayer:
         self._key, self._endpoint, self._ledger, self._clock = key, endpoint, ledger, clock
         self.relay, self._place = relay, place
         self._terms = (0, 0)
-        self.put = 0  # micro-credits in the channel, and paid from it
+        self.put = 0  # pico-credits in the channel, and paid from it
         self.signed: SignedRelayPass | None = None
 
     async def open(self, amount: int, price: int, expires: int) -> None:
@@ -154,7 +154,7 @@ class RelayChannelPayer:
         return decode(await connection.call(USED, b""), RelayUsageReply, limits.USED_BYTES)
 
     def cost(self, said: RelayUsageReply) -> int:
-        """Micro-credits for what was carried. The relay gains nothing by a lie: what is signed alone is paid."""
+        """Pico-credits for what was carried. The relay gains nothing by a lie: what is signed alone is paid."""
         return relay_passes.cost(said.carried, self._terms[0])
 
     async def make_good(self, said: RelayUsageReply) -> int:

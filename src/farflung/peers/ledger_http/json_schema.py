@@ -1,6 +1,6 @@
 """Converts the ledger's structs to readable JSON and gives the JSON schema of that form, both from the structs.
 
-Ids are lower-case hex, enumerations their names in lower case, money whole micro-credits, with `NAME_credits` beside it
+Ids are lower-case hex, enumerations their names in lower case, money whole pico-credits, with `NAME_credits` beside it
 as decimal text. A member of a union says in `kind` which one it is. What is proved is never this form but the
 canonical bytes, which every answer carries as base64.
 """
@@ -15,7 +15,7 @@ from msgspec import inspect
 
 from farflung.core.money import format_credits
 
-# Fields that hold micro-credits, in every struct of the ledger.
+# Fields that hold pico-credits, in every struct of the ledger.
 MONEY: Final = frozenset(
     {
         "amount",
@@ -41,7 +41,7 @@ MONEY: Final = frozenset(
 )
 HEX: Final = {"type": "string", "pattern": "^([0-9a-f]{2})*$"}
 COUNT: Final = {"type": "integer", "minimum": 0, "maximum": 2**63 - 1}
-DECIMAL: Final = {"type": "string", "pattern": r"^-?[0-9]+\.[0-9]{6}$"}
+DECIMAL: Final = {"type": "string", "pattern": r"^-?[0-9]+\.[0-9]{6,12}$"}
 
 
 def plain(value: Any) -> Any:

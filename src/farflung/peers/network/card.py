@@ -18,7 +18,7 @@ from farflung.core.codec import Head, Wire, decode, decode_head, encode
 from farflung.core.crypto import NS_NETWORK_CARD, SigningKey, is_signed
 from farflung.core.errors import ProtocolError, VerificationError
 from farflung.core.ids import ID_BYTES, Hash, PeerId, Signature
-from farflung.core.money import MAX_CREDITS, MICRO
+from farflung.core.money import CREDIT, MAX_CREDITS
 from farflung.core.release import UPGRADE, VERSION
 from farflung.peers.network.invitation import Seat, is_name, is_place
 from farflung.peers.process.config import ListenerConfig, Port
@@ -30,7 +30,7 @@ _VERSION: Final = re.compile(r"[0-9A-Za-z.+!-]{1,32}")
 
 
 class NetworkRelay(Wire, frozen=True):
-    """A relay of the network. `price`: micro-credits a GiB, 0: it carries for nothing."""
+    """A relay of the network. `price`: pico-credits a GiB, 0: it carries for nothing."""
 
     key: PeerId
     host: str
@@ -39,7 +39,7 @@ class NetworkRelay(Wire, frozen=True):
 
 
 class FaucetTerms(Wire, frozen=True):
-    """What a new account may ask for, in micro-credits: `grant` once, of `block_day` for its address block a day.
+    """What a new account may ask for, in pico-credits: `grant` once, of `block_day` for its address block a day.
 
     `day` is the limit for everybody together. All are 0 where there is no faucet.
     """
@@ -100,12 +100,12 @@ class NetworkRelayConfig(ListenerConfig, frozen=True):
 
 
 class FaucetConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The table [network.faucet] of one validator's file; money in micro-credits."""
+    """The table [network.faucet] of one validator's file; money in pico-credits."""
 
     key: SigningKey
-    grant: Money = 10 * MICRO
-    block_day: Money = 160 * MICRO
-    day: Money = 2000 * MICRO
+    grant: Money = 10 * CREDIT
+    block_day: Money = 160 * CREDIT
+    day: Money = 2000 * CREDIT
 
     @property
     def terms(self) -> FaucetTerms:

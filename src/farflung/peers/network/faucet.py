@@ -124,7 +124,7 @@ class Faucet:
         self._recent: deque[GrantRecord] = deque()  # of the last day
         self._blocks: Counter[str] = Counter()  # how many of these each block has
         self._tokens: Counter[bytes] = Counter()
-        self._given = 0  # micro-credits of the last day
+        self._given = 0  # pico-credits of the last day
         self._last = 0
 
     async def grant(self, address: str, request: GrantRequest, ledger: GrantLedger) -> GrantReply:

@@ -29,7 +29,7 @@ class GrantRequest(Wire, frozen=True):
 
 
 class GrantReply(Wire, frozen=True):
-    """`amount` micro-credits are in the block of `height`. `is_new`: they were not paid at an earlier request."""
+    """`amount` pico-credits are in the block of `height`. `is_new`: they were not paid at an earlier request."""
 
     amount: int
     height: int

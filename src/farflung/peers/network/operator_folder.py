@@ -22,7 +22,7 @@ from farflung.core.errors import FarflungError, UsageError
 from farflung.core.ids import PeerId
 from farflung.core.io.durable_files import write_atomic
 from farflung.core.io.ordinary_files import read_bounded
-from farflung.core.money import MICRO
+from farflung.core.money import CREDIT
 from farflung.core.release import VERSION
 from farflung.ledger import genesis_file
 from farflung.ledger.block import Genesis
@@ -45,11 +45,11 @@ def open_law() -> LedgerParams:
     anybody may challenge a recent round.
     """
     return LedgerParams(
-        fee_min=10,
-        stake_min=MICRO,
+        fee_min=CREDIT // 100_000,
+        stake_min=CREDIT,
         window_ms=10 * MINUTE_MS,
         dispute_ms=10 * MINUTE_MS,
-        bond_min=MICRO // 10,
+        bond_min=CREDIT // 10,
         challenge_rounds=8,
     )
 
@@ -175,8 +175,8 @@ def _check_new(root: Path, places: NetworkPlaces) -> None:
 
 def _genesis(name: str, treasury: PeerId, faucet: SigningKey, seat: PeerId, relay: PeerId) -> Genesis:
     given = FAUCET_DAYS * FaucetConfig(key=faucet).day
-    fees = ((faucet.public, given), (seat, MICRO), (relay, MICRO))
-    left = CREDITS * MICRO - sum(amount for _, amount in fees)
+    fees = ((faucet.public, given), (seat, CREDIT), (relay, CREDIT))
+    left = CREDITS * CREDIT - sum(amount for _, amount in fees)
     return Genesis(name, int(time.time() * 1000), ((treasury, left), *fees), (seat,), open_law())
 
 

@@ -16,6 +16,7 @@ from typing import Final, Protocol
 
 from farflung.core.errors import NetworkError, PolicyError, RunError
 from farflung.core.ids import Hash, PeerId
+from farflung.core.money import format_credits
 from farflung.ledger.table_rows import HOLDS_MONEY, JobRow, JobState, LeaseRow, lease_key
 from farflung.peers.node.job_claims import JobClaims
 from farflung.peers.protocol import messages
@@ -96,7 +97,9 @@ class LeaseAdmission:
             return f"the job is {row.state.name.lower()}"
         needed, left = proposal.units_max * proposal.unit_price, row.escrow - row.reserved
         if needed > left:
-            return f"the offer may cost {needed} micro-credits, and {left} of the escrow are free"
+            return (
+                f"the offer may cost {format_credits(needed)} credits, and the escrow has {format_credits(left)} left"
+            )
         return ""
 
     @property

@@ -8,6 +8,7 @@ from typing import NamedTuple
 from farflung.core import limits, relay_passes
 from farflung.core.errors import PolicyError
 from farflung.core.ids import ZERO_HASH, Hash, PeerId
+from farflung.core.money import format_credits
 from farflung.core.relay_passes import SignedRelayPass
 from farflung.core.tensor_layout import TensorLayout
 from farflung.host.io.machine_probe import torch_build
@@ -22,7 +23,7 @@ from farflung.plan.worker_memory import memory
 
 
 class LeasePolicy(NamedTuple):
-    """One node's: its ledger and role, what it asks for a unit (micro-credits), its stake, memory, and its image: the
+    """One node's: its ledger and role, what it asks for a unit (pico-credits), its stake, memory, and its image: the
     digest of its farflung, looked up where a job asks for one. `allow_modules`: whether foreign Python may run here.
     """
 
@@ -42,11 +43,12 @@ class LeasePolicy(NamedTuple):
             raise PolicyError("FF-APP-094", "a job is proposed by its own requester")
         if proposal.role is not self.role:
             raise PolicyError("FF-APP-085", "this node does not lend itself for that", cause=proposal.role.name)
+        pays, asks = format_credits(proposal.unit_price), format_credits(self.unit_price)
         if proposal.unit_price < self.unit_price:
             raise PolicyError(
                 "FF-APP-045",
                 "the job pays less than this node asks",
-                cause=f"it pays {proposal.unit_price} micro-credits a unit, the node asks {self.unit_price}",
+                cause=f"it pays {pays} credits a unit, the node asks {asks}",
                 hint="raise unit_price, or hire another provider",
             )
         proposal.terms.layout.check()
@@ -74,9 +76,11 @@ class LeasePolicy(NamedTuple):
         if not 0 < proposal.worker_bytes <= limits.TRACED_BYTES:
             return f"a worker of {proposal.worker_bytes} bytes"
         if not 0 <= proposal.stake <= self.stake:
-            return f"a stake of {proposal.stake} micro-credits, the node has {self.stake}"
+            return f"a stake of {format_credits(proposal.stake)} credits, the node has {format_credits(self.stake)}"
         if proposal.stake != proposal.terms.stake:
-            return f"a stake of {proposal.stake} micro-credits, and {proposal.terms.stake} in the terms"
+            return (
+                f"a stake of {format_credits(proposal.stake)}, and {format_credits(proposal.terms.stake)} in the terms"
+            )
         if (spec.network.image == "mine") != (proposal.terms.image != ZERO_HASH):
             return "an image is named in the terms or asked for in the job, and not in both"
         if fault := proof_class.fault(proposal.terms, proposal.unit_price):

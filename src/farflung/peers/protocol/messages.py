@@ -77,7 +77,7 @@ ATTEST = "audit.attest"
 
 
 class LeaseOfferRequest(Wire, frozen=True):
-    """A job, and what the requester would pay a unit (micro-credits per token) for at most `units_max`.
+    """A job, and what the requester would pay a unit (pico-credits per token) for at most `units_max`.
 
     `format`: of the job (core.release), which stays first, so that a node can name a format that it cannot read.
     `worker_bytes`: memory of one worker at its peak, as the requester's plan has it.

@@ -8,7 +8,7 @@ port = 4510
 uplink_mbit = 20.0           # the line's upload, of which 95 % is used; left out: no bound. Linux only
 circuit_mbit = 5.0           # that one circuit forwards each way at most; 0: no bound
 month_gb = 100.0             # volume of a month; 0: no bound; left out: as network.toml says
-price = 0                    # micro-credits a GiB; 0: it carries for nothing
+price = 0                    # pico-credits a GiB; 0: it carries for nothing
 allow = ["KEY"]              # whom it serves; left out: everybody
 [ledger]                     # whose withdrawn node keys it serves no more, and that pays
 peer = "KEY"

@@ -11,6 +11,7 @@ from farflung.core.crypto import SigningKey
 from farflung.core.errors import FarflungError, NetworkError, UsageError
 from farflung.core.ids import PeerId
 from farflung.core.io.owned_tasks import OwnedTasks
+from farflung.core.money import format_credits
 from farflung.ledger.block import Genesis
 from farflung.ledger.table_rows import ChannelRow
 from farflung.net.certificates import Credential
@@ -59,18 +60,19 @@ class RelayLedgerLink:
         return await genesis_from(self._reaches[-1], last)
 
     async def gate(self, price: int, store: ReceiptStore | None = None) -> RelayMeteringGate:
-        """Asks for passes at `price` micro-credits a GiB or more; keeps the last receipts in the `store`.
+        """Asks for passes at `price` pico-credits a GiB or more; keeps the last receipts in the `store`.
 
         Raises NetworkError (the ledger is away), ProtocolError FF-APP-144, UsageError FF-APP-143 (no money for fees).
         """
         genesis = await self._genesis()
         ledger = LedgerClient(self._reaches, self._key, genesis)
         own = await ledger.account(self._key.public)
-        if own.balance < _CLAIM_FEES * genesis.params.fee_min:
+        fee = genesis.params.fee_min
+        if own.balance < _CLAIM_FEES * fee:
             raise UsageError(
                 "FF-APP-143",
                 f"the relay's account {self._key.public.hex()} cannot pay for its claims",
-                cause=f"it has {own.balance} micro-credits, and a transaction costs {genesis.params.fee_min}",
+                cause=f"it has {format_credits(own.balance)} credits, and a transaction costs {format_credits(fee)}",
                 hint="send it a few fees of that ledger, or leave --price out",
             )
         self._ledger = ledger

@@ -48,7 +48,7 @@ SCHEDULES: Final = 3  # times that the ledger is asked, where asks were changed 
 
 
 class LeaseBudget(msgspec.Struct, frozen=True):
-    """What the job may cost, and what it asks of those who work on it. Money in micro-credits."""
+    """What the job may cost, and what it asks of those who work on it. Money in pico-credits."""
 
     unit_price: Credits
     escrow: Credits

@@ -74,7 +74,7 @@ class RequesterConfig(RoleConfig, frozen=True):
 
     `relayed`: all providers stay at relays. `attaches`: so does the requester, whom nobody can dial. `deadline`: of
     the job, in the ledger's time. `answer_seconds`: that a provider has to answer in. `parties`: the other accounts of
-    a network that this job has to itself, by name. Sums are micro-credits.
+    a network that this job has to itself, by name. Sums are pico-credits.
     """
 
     FILES: ClassVar[Mapping[str, str]] = {"key": "account.key", "genesis": "genesis.bin"}

@@ -31,7 +31,7 @@ class RoleSurvey(msgspec.Struct, frozen=True):
 
 
 class MarketSurvey(msgspec.Struct, frozen=True):
-    """What a job finds on a network. `stake`: micro-credits that it asks of each node.
+    """What a job finds on a network. `stake`: pico-credits that it asks of each node.
 
     `versions`: which nodes take no job of this format, for people; empty: none.
     """

@@ -25,7 +25,7 @@ from farflung.core.errors import FarflungError, PolicyError
 from farflung.core.events import PlanEvent, WarningEvent
 from farflung.core.ids import PeerId, short
 from farflung.core.io.owned_tasks import OwnedTasks
-from farflung.core.money import MICRO, format_credits
+from farflung.core.money import CREDIT, format_credits, parse_credits
 from farflung.core.relay_passes import SignedRelayPass
 from farflung.job.spec import JobSpec
 from farflung.net.endpoint_records import EndpointAddress
@@ -35,9 +35,9 @@ from farflung.peers.ledger_client.relay_channel import RelayChannelPayer
 from farflung.peers.rundir.genesis import RELAY_FUNDS
 from farflung.plan.run_traffic import RunTraffic
 
-PRICE: Final = 100_000  # micro-credits a GiB, where nothing else is said
+PRICE: Final = parse_credits("0.1")  # a GiB, where nothing else is said
 ROOM: Final = 4  # times the most that the plan sends: what is put into each channel pays for so much
-LEAST: Final = MICRO // 1000  # a user's bound is no lower: every relay gets something
+LEAST: Final = CREDIT // 1000  # a user's bound is no lower: every relay gets something
 # Between two looks: a circuit whose channel is spent is held for longer before it ends.
 REFILL_SECONDS: Final = 10.0
 
@@ -46,9 +46,9 @@ Warn = Callable[[WarningEvent], None]
 
 
 class RelayFee(NamedTuple):
-    """`price`: micro-credits a GiB, 0: nothing is paid; `funds`: micro-credits put into the channel of each relay.
+    """`price`: pico-credits a GiB, 0: nothing is paid; `funds`: pico-credits put into the channel of each relay.
 
-    `most`: micro-credits that all channels together may get in time.
+    `most`: pico-credits that all channels together may get in time.
     """
 
     price: int = 0
@@ -64,7 +64,7 @@ def room_of(sent: RunTraffic) -> int:
 
 
 class RelayFeeReserve(NamedTuple):
-    """Micro-credits: `funds` put into the channel of each relay at first, `most` into all of them in time."""
+    """Pico-credits: `funds` put into the channel of each relay at first, `most` into all of them in time."""
 
     funds: int
     most: int
@@ -85,7 +85,7 @@ def planned(event: PlanEvent, sent: RunTraffic, price: int, relays: int, most: i
     if funds > RELAY_FUNDS:
         raise PolicyError(
             "FF-APP-244",
-            f"relays cost up to {format_credits(funds)} credits at {price} micro-credits a GiB",
+            f"relays cost up to {format_credits(funds)} credits at {format_credits(price)} a GiB",
             cause=f"the requester has {format_credits(RELAY_FUNDS)} for them; each channel holds 4 to 8 times its plan",
             hint="a lower --relay-price or --relay-most, or fewer --relays",
         )

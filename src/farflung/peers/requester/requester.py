@@ -77,7 +77,7 @@ OnClosed = Callable[[PublicState, ByteCounter], None]
 
 
 class JobOutcome(msgspec.Struct, frozen=True):
-    """How a job ended. Money in micro-credits."""
+    """How a job ended. Money in pico-credits."""
 
     finished: RunEndRecord
     public: PublicState

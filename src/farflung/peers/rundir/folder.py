@@ -21,10 +21,11 @@ from farflung.core.release import VERSION
 from farflung.core.similar_name import similar_name
 from farflung.peers.rundir import known_runs
 
-FORMAT: Final = 2
+FORMAT: Final = 3
+MICRO_FORMAT: Final = 2  # and before: money in micro-credits
 _OWNER: Final = re.compile(rb"([0-9]{1,10})(?:\.[0-9]{1,20})?")  # a process mark, or an earlier version's id
 _FORM: Final = FileFormat("run.json", FORMAT)
-_EARLIER: Final = (1,)  # a folder of form 1 is looked at (status, watch, report, sample, eval), and not worked on
+_EARLIER: Final = (1, 2)  # a folder of these is looked at (status, watch, report, sample, eval), and not worked on
 IDENTITY_BYTES = 4 * limits.SPEC_BYTES
 COORDINATOR_SECONDS = 10.0  # for the coordinator of an earlier session to end
 LOOK_SECONDS = 0.1
@@ -42,9 +43,9 @@ class RunIdentity(msgspec.Struct, frozen=True):
     baseline: bool = False  # whether one machine is trained on the same tokens, to compare with
     lab: bool = False  # whether providers and verifiers are in simulated homes (local.network.placement)
     relays: int = 2  # how many there are for those who cannot be reached, 1 to local.network.placement.MOST_RELAYS
-    relay_price: int = 0  # micro-credits a GiB that a relay is paid; 0: nothing (peers.requester.relay_fees)
+    relay_price: int = 0  # pico-credits a GiB that a relay is paid; 0: nothing (peers.requester.relay_fees)
     validators: int = 1  # of its ledger, 1 to local.network.placement.MOST_VALIDATORS
-    relay_most: int = 0  # micro-credits that all relays may cost; 0: what the plan puts aside
+    relay_most: int = 0  # pico-credits that all relays may cost; 0: what the plan puts aside
     disputes: bool = False  # whether its ledger has disputes, and who cheats contests
     program: str = ""  # the version of farflung that wrote it; empty in form 1
 
@@ -298,7 +299,7 @@ class RunFolder:
         """Whether this farflung may go on with the run. Raises VersionError FF-CORE-095, RunError FF-APP-011."""
         said = self.read_identity()
         if said.format != FORMAT:
-            raise earlier_version(_FORM)
+            raise other_version(_FORM, said.format, said.program) if said.program else earlier_version(_FORM)
         return said
 
 

@@ -11,25 +11,25 @@ from msgspec.structs import replace
 
 from farflung.core.crypto import NS_LOCAL_KEY, SigningKey, digest, local_key
 from farflung.core.ids import Hash, PeerId
-from farflung.core.money import MICRO, Credits, parse_credits, times
+from farflung.core.money import CREDIT, MICRO, Credits, parse_credits, times
 from farflung.job.spec import JobSpec
 from farflung.ledger.block import LOGICAL_MS, Genesis
 from farflung.ledger.params import HOUR_MS, LedgerParams
 from farflung.net.certificates import Credential, certify
 from farflung.peers.process.channel import relay_names
-from farflung.peers.rundir.folder import RunFolder
+from farflung.peers.rundir.folder import MICRO_FORMAT, RunFolder
 from farflung.peers.rundir.network_record import read_genesis
 
 MOST_RELAYS: Final = 4
-RELAY_FUNDS: Final = 10_000 * MICRO  # what a local run's requester has for relays: no part of a job's budget
-FEE = Credits(10)  # micro-credits a transaction
+RELAY_FUNDS: Final = 10_000 * CREDIT  # what a local run's requester has for relays: no part of a job's budget
+FEE = parse_credits("0.00001")  # a transaction
 # A provider stakes the price of this many rounds: more than it could save by cheating in one.
 STAKE_ROUNDS = 20
 # Who contests puts up the price of this many: about what executing a segment canonically costs both sides.
 BOND_ROUNDS = 10
 # A side of a dispute has so many blocks for a move: who computes it on a busy computer is in time, who is silent loses.
 DISPUTE_BLOCKS = 240
-POCKET = MICRO  # credits for fees, beyond budget or stake
+POCKET = CREDIT  # credits for fees, beyond budget or stake
 DELTA_MS = 500  # by which validators of one computer hear each other, however busy it is
 
 
@@ -84,7 +84,17 @@ def genesis_in(run: RunFolder, spec: JobSpec) -> Genesis:
     if run.network_file.exists():
         return read_genesis(run)
     identity = run.read_identity()
-    return genesis_of(spec, identity.validators, disputes=identity.disputes)
+    made = genesis_of(spec, identity.validators, disputes=identity.disputes)
+    return in_micro(made) if identity.format <= MICRO_FORMAT else made
+
+
+def in_micro(genesis: Genesis) -> Genesis:
+    """The genesis of a ledger from before the pico-credit, with all of its money in micro-credits."""
+    accounts = tuple((owner, amount // MICRO) for owner, amount in genesis.accounts)
+    law = genesis.params
+    return replace(
+        genesis, accounts=accounts, params=replace(law, fee_min=law.fee_min // MICRO, bond_min=law.bond_min // MICRO)
+    )
 
 
 class NetworkKeys:

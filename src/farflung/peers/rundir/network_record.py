@@ -28,8 +28,8 @@ _FORM: Final = FileFormat("network.json")
 
 
 class NetworkRecord(msgspec.Struct, frozen=True):
-    """`name`: as this user calls the network. `deadline`: of the job, milliseconds since 1970. `stake`: micro-credits
-    that each node of the job has at stake. `relay_price`: micro-credits a GiB, 0: relays carry for nothing.
+    """`name`: as this user calls the network. `deadline`: of the job, milliseconds since 1970. `stake`: pico-credits
+    that each node of the job has at stake. `relay_price`: pico-credits a GiB, 0: relays carry for nothing.
     """
 
     name: str

@@ -12,12 +12,14 @@ from pathlib import Path
 from typing import BinaryIO, Final
 
 import msgspec
+from msgspec.structs import replace
 
 from farflung.core.errors import RunError, VersionError
-from farflung.core.events import FORMAT, AnyEvent, from_json, to_json
+from farflung.core.events import FORMAT, AnyEvent, PlanComparisonEvent, from_json, to_json
 from farflung.core.file_header import FileFormat, other_version
 from farflung.core.io.durable_files import append_whole, foreign_file, sync_folder
 from farflung.core.io.ordinary_files import ForeignFileError, open_ordinary, open_own
+from farflung.core.money import MICRO
 from farflung.watch import event_limits
 from farflung.watch.event_limits import EventFilter
 
@@ -25,13 +27,27 @@ LABEL: Final = "watch.events"
 LINE_BYTES: Final = 1 << 20
 _BEGINNING: Final = b'{"event":"'  # of every line
 _SESSION: Final = b'{"event":"began"'  # of the line that names the version
+_MICRO_FORM: Final = 1  # and before: money in micro-credits
+_PRICES: Final = {"price", "relay_price", "unit_price", "relay_funds", "escrow", "stakes"}
+_MONEY: Final = _PRICES | {
+    "bounty",
+    "burnt",
+    "gained",
+    "lost",
+    "paid",
+    "pay_burnt",
+    "pending",
+    "refunded",
+    "slashed",
+    "sum",
+}
 _FORM: Final = FileFormat("event-log", FORMAT, "read it as it is: one JSON object a line")
 
 
 class _Version(msgspec.Struct, frozen=True):
     """What the first event of a session says of the log, in whatever form."""
 
-    format: int = FORMAT
+    format: int = 1
     version: str = ""
 
 
@@ -92,35 +108,55 @@ def _is_torn(data: bytes) -> bool:
     return not any(data) or (is_line and data[: len(_BEGINNING)] == _BEGINNING[: len(data)])
 
 
+class _LineReader:
+    """Reads the lines of a log in their order: the session that a line belongs to says in which unit its money is."""
+
+    def __init__(self) -> None:
+        self._scale = 1
+
+    def event(self, line: bytes) -> AnyEvent | None:
+        """The event, with money in pico-credits. Raises VersionError FF-CORE-095."""
+        if line.startswith(_SESSION):
+            self._scale = 1 if _form_of(line) > _MICRO_FORM else MICRO
+        try:
+            event = from_json(line)
+        except (ValueError, RecursionError):  # no JSON, no event, or nested deeper than the stack
+            return None
+        return event if self._scale == 1 else _scaled(event, self._scale)
+
+
+def _scaled(event: AnyEvent, scale: int) -> AnyEvent:
+    if isinstance(event, PlanComparisonEvent):
+        if event.unit != "micro-credits":
+            return event
+        planned, measured, most = (scale * each for each in (event.planned, event.measured, event.most))
+        return replace(event, unit="pico-credits", planned=planned, measured=measured, most=most)
+    return replace(event, **{name: scale * getattr(event, name) for name in event.__struct_fields__ if name in _MONEY})
+
+
 def _whole(path: Path) -> Iterator[tuple[AnyEvent, int]]:
     """Each whole event with the offset behind its line; lines that are torn or no event are passed over."""
-    place = 0
+    place, lines = 0, _LineReader()
     with open_ordinary(path, os.O_NOFOLLOW) as file:
         while line := file.readline(LINE_BYTES):
             place += len(line)
-            event = _event(line) if line.endswith(b"\n") else None
+            event = lines.event(line) if line.endswith(b"\n") else None
             if event is not None:
                 yield event, place
 
 
-def _event(line: bytes) -> AnyEvent | None:
-    """Raises VersionError FF-CORE-095."""
-    if line.startswith(_SESSION):
-        _check_version(line)
-    try:
-        return from_json(line)
-    except (ValueError, RecursionError):  # no JSON, no event, or nested deeper than the stack
-        return None
+def _form_of(line: bytes) -> int:
+    """Events are added under one number, and none is changed: logs of the numbers before are read for ever.
 
-
-def _check_version(line: bytes) -> None:
-    """Events are added under one number, and none is changed: logs of the numbers before are read for ever."""
+    Raises VersionError FF-CORE-095.
+    """
     try:
         said = msgspec.json.decode(line, type=_Version)
     except (ValueError, RecursionError):
-        return
+        return FORMAT
     if said.format > FORMAT:
         raise other_version(_FORM, said.format, said.version)
+    return said.format
 
 
 class EventLogReader:
@@ -130,7 +166,7 @@ class EventLogReader:
     """
 
     def __init__(self, path: Path) -> None:
-        self._path, self._filter = path, EventFilter()
+        self._path, self._filter, self._lines = path, EventFilter(), _LineReader()
         self._place, self._good = 0, 0  # read so far; the end of the last event
         self._file: tuple[int, int] | None = None
 
@@ -151,7 +187,7 @@ class EventLogReader:
                 if not line.endswith(b"\n") and len(line) < LINE_BYTES:
                     break  # its writer is not done
                 self._place += len(line)
-                event = _event(line) if line.endswith(b"\n") else None
+                event = self._lines.event(line) if line.endswith(b"\n") else None
                 if event is not None:
                     self._good = self._place
                     event = self._filter.passed(event)
