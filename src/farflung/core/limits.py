@@ -6,6 +6,7 @@ from typing import Final
 
 KIB: Final = 1 << 10
 MIB: Final = 1 << 20
+GIB: Final = 1 << 30
 
 # Wire
 HELLO_BYTES: Final = KIB  # the dialer's certificate, sent in clear
@@ -33,6 +34,12 @@ NETWORK_SEATS: Final = 16  # that a card or a network file names
 NETWORK_RELAYS: Final = 16  # the same
 NETWORK_CARD_BYTES: Final = 16 * KIB
 NETWORK_MESSAGE_CHARACTERS: Final = 400
+LICENCE_CHARACTERS: Final = 100  # of a published model's
+MODEL_BYTES: Final = 16 << 30  # of a published model
+MODEL_RECORD_BYTES: Final = MIB  # with the job's terms and the hash of each chunk
+MODELS: Final = 256  # that a seat keeps
+MODELS_OF_ACCOUNT: Final = 8
+MODELS_FOUND: Final = 3  # of one name, that an answer holds
 
 # Store
 CHUNK_BYTES: Final = MIB  # plaintext bytes of one STREAM chunk

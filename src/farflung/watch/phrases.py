@@ -444,9 +444,13 @@ def repeated(event: events.RepeatedRunEvent) -> str:
 def stands_on(event: events.LineageEvent) -> tuple[str, ...]:
     """Which run this one goes on from, and how far the chain of such runs goes."""
     behind = len(event.jobs) - 1
+    if event.merges:
+        how = f"{many(event.merges, 'merge')} recomputed, {many(event.signatures, 'signature')} checked"
+    else:
+        how = f"a published model: its root {clean(event.root, 16)} is the one on the ledger"
     return (
         f"starts from run {clean(event.run, 50)}, proved in {format_seconds(event.seconds)}",
-        f"{many(event.merges, 'merge')} recomputed, {many(event.signatures, 'signature')} checked",
+        how,
         f"it stands on {many(behind, 'run')} itself" if behind else "",
     )
 

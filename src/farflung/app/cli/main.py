@@ -49,10 +49,11 @@ VERBS: Mapping[str, CommandInfo] = {
     "stop": CommandInfo("", "status:stop", "Let a run finish its round and settle"),
     "cancel": CommandInfo("", "jobs:cancel", ""),  # the line of `jobs` names it
     "resume": CommandInfo("", "run:resume", "Go on with a run that was stopped or killed"),
-    "fetch": CommandInfo("Use", "fetch:fetch", "Copy a finished run's model; `export`: for others"),
+    "fetch": CommandInfo("Use", "fetch:fetch", "Copy a run's model; `export`, `publish`: for others"),
     "sample": CommandInfo("", "sample:sample", "Write text with a trained model; `eval`: measure it"),
     "eval": CommandInfo("", "sample:evaluate", ""),  # the line above names it
     "export": CommandInfo("", "fetch:export", ""),  # the line of `fetch` names it
+    "publish": CommandInfo("", "publish:publish", ""),  # the line of `fetch` names it
     "audit-plan": CommandInfo("Trust", "audit_plan:audit_plan", "Say whether cheating pays in a job, and what ends it"),
     "verify-run": CommandInfo("", "verify_run:verify_run", "Recompute a finished run from its log alone"),
     "receipt": CommandInfo("", "receipt:receipt", "Check what a ledger paid, from a receipt file"),

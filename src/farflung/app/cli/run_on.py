@@ -13,10 +13,11 @@ from farflung.core.errors import UsageError
 from farflung.core.events import WarningEvent
 from farflung.core.io.extras import require
 from farflung.core.money import format_credits
-from farflung.core.units import Millis, Seconds, format_seconds
+from farflung.core.units import Millis, Seconds, format_bytes, format_seconds
 from farflung.job.job_loader import ResolvedJob
 from farflung.job.spec import JobSpec
 from farflung.local.network.remote_start import RemoteStart, online_text, prepare_start
+from farflung.peers.network.model_transfer import FoundModel
 from farflung.peers.rundir.inputs import known_layout
 from farflung.plan.worker_memory import memory
 
@@ -77,11 +78,24 @@ def settle_line(verifiers: int, window_ms: int) -> str:
     return f"Settled  when its verifiers agree, {window} after its end at the latest"
 
 
+def start_lines(model: FoundModel | None) -> list[str]:
+    """Which published model the run starts from, if it starts from one."""
+    if model is None:
+        return []
+    record = model.record
+    size, root = format_bytes(record.manifest.size), record.root.hex()[:16]
+    return [
+        f"Start    {record.name} by account {record.account.hex()[:16]}: {size}, root {root}, licence {record.licence},"
+        f" settled on this ledger; {len(model.lineage)} in its lineage"
+    ]
+
+
 def offer_lines(started: RemoteStart, spec: JobSpec, span: Seconds) -> list[str]:
     """What a person agrees to."""
     price, known = started.price, started.network
     law = known.genesis.params
     return [
+        *start_lines(started.model),
         f"Network  {known.name}, chain {known.chain.hex()[:16]}: {online_text(started.found)}",
         f"Price    about {format_credits(price.price)} credits; locks {format_credits(price.escrow)}"
         f" of {format_credits(started.balance)}, the rest comes back",

@@ -16,16 +16,21 @@ import numpy as np
 
 from farflung.core import limits
 from farflung.core.codec import Wire
-from farflung.core.errors import FarflungError, SpecError, VerificationError
+from farflung.core.errors import FarflungError, SpecError, UsageError, VerificationError
 from farflung.core.events import LineageEvent
 from farflung.core.file_header import FileFormat, file_of, value_of
 from farflung.core.io.durable_files import write_atomic
 from farflung.core.tensor_layout import TensorLayout
 from farflung.job.spec import AncestorRun, JobSpec
+from farflung.peers.network import model_transfer
+from farflung.peers.network.account import own_account
+from farflung.peers.network.model_transfer import ModelSource
+from farflung.peers.network.published_model import PREFIX, query_of
 from farflung.peers.rundir.export import read_export
 from farflung.peers.rundir.folder import RunFolder
 from farflung.peers.rundir.genesis import chain_of
 from farflung.peers.rundir.journal import EventEmitter
+from farflung.peers.rundir.network_record import read_genesis, read_network
 from farflung.peers.rundir.runs import command_name, resolve_again, runs_folder
 from farflung.train.public_state import PublicState
 from farflung.train.sync_arithmetic import Sync
@@ -46,24 +51,51 @@ class BaseWeights(Wire, frozen=True):
 async def read_base(folder: RunFolder, spec: JobSpec, base: Path, journal: EventEmitter) -> None:
     """Proves the run that `model.start` names, unless that was done, and keeps what it came to in the run's folder.
 
-    Raises SpecError FF-APP-350 (there is no such run), VerificationError FF-APP-351 (it does not hold).
+    A model of the network (`net:NAME`) is fetched, and held against the ledger.
+
+    Raises SpecError FF-APP-350 (there is no such run), VerificationError FF-APP-351 (it does not hold), UsageError
+    FF-APP-650 (the run is on no network), and what peers.network.model_transfer raises.
     """
     if not spec.model.start or folder.base_file.exists():
         return
-    began = time.monotonic()
-    parent = find_exported(spec.model.start, base)
-    proven = await asyncio.to_thread(_proved, parent)
-    lineage = (proven.itself, *proven.terms.lineage)
-    kept = BaseWeights(lineage, proven.terms.layout, proven.public.params.tobytes())
+    began, merges, signatures = time.monotonic(), 0, 0
+    if spec.model.start.startswith(PREFIX):
+        name = spec.model.start
+        found = await model_transfer.find(source_of(folder, name), query_of(name))
+        lineage, layout = found.lineage, found.terms.layout
+        public = await model_transfer.fetch(source_of(folder, name), found, folder.root)
+    else:
+        parent = find_exported(spec.model.start, base)
+        proven = await asyncio.to_thread(_proved, parent)
+        name, lineage, layout, public = (
+            parent.name,
+            (proven.itself, *proven.terms.lineage),
+            proven.terms.layout,
+            proven.public,
+        )
+        merges, signatures = proven.report.merges, proven.report.signatures
+    kept = BaseWeights(lineage, layout, public.params.tobytes())
     write_atomic(folder.base_file, file_of(_BASE, kept), "run.base")
     jobs = tuple(ancestor.job.hex() for ancestor in lineage)
-    report, took = proven.report, round(time.monotonic() - began, 3)
     journal.emit(
         LineageEvent(
-            run=parent.name, jobs=jobs, root=lineage[0].root.hex(), rounds=proven.public.round,
-            merges=report.merges, signatures=report.signatures, seconds=took,
+            run=name, jobs=jobs, root=lineage[0].root.hex(), rounds=public.round,
+            merges=merges, signatures=signatures, seconds=round(time.monotonic() - began, 3),
         )
     )  # fmt: skip
+
+
+def source_of(folder: RunFolder, start: str) -> ModelSource:
+    """The network that the run is on. Raises UsageError FF-APP-650 where it is on none."""
+    record = read_network(folder)
+    if record is None:
+        raise UsageError(
+            "FF-APP-650",
+            f"{start} is on a network, and this run is not",
+            cause="a published model is fetched from the seats of the network that the run is on",
+            hint="farflung run job.toml --on NETWORK",
+        )
+    return ModelSource(read_genesis(folder), record.ledger, own_account())
 
 
 def find_exported(start: str, base: Path | None = None) -> RunFolder:

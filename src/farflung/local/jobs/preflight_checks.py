@@ -17,6 +17,7 @@ from farflung.job import terms_file
 from farflung.job.spec import JobSpec
 from farflung.local.jobs import base_run
 from farflung.net.io.listen_errors import cannot_listen
+from farflung.peers.network.published_model import PREFIX, query_of
 from farflung.peers.rundir.bounded_read import read_file
 from farflung.plan.run_disk import least_disk
 
@@ -42,7 +43,13 @@ def check(spec: JobSpec, base: Path, root: Path, layout: TensorLayout | None, da
 
 
 def check_start(spec: JobSpec, base: Path, layout: TensorLayout | None) -> None:
-    """Whether the run that `model.start` names is there, and has the tensors of this model."""
+    """Whether the run that `model.start` names is there, and has the tensors of this model.
+
+    Of a published model (`net:NAME`) only its name is checked: it is fetched when the run begins.
+    """
+    if spec.model.start.startswith(PREFIX):
+        query_of(spec.model.start)
+        return
     parent = base_run.find_exported(spec.model.start, base)
     terms = terms_file.read(read_file(parent.export / "terms.bin", terms_file.BYTES))
     if layout is not None:

@@ -31,6 +31,8 @@ from farflung.peers.network.account import own_account
 from farflung.peers.network.grant import request_grant
 from farflung.peers.network.invitation import is_invitation, read
 from farflung.peers.network.join import KnownNetwork, join
+from farflung.peers.network.model_transfer import FoundModel, ModelSource, find
+from farflung.peers.network.published_model import PREFIX, query_of
 from farflung.peers.protocol.job_notices import NOTICE_SECONDS, JobNotice, announce
 from farflung.peers.requester.lease_negotiation import read_asks
 from farflung.peers.requester.market_survey import MarketSurvey, survey
@@ -56,6 +58,7 @@ class RemoteStart(NamedTuple):
     price: RunPrice
     balance: int
     need: int
+    model: FoundModel | None = None  # that `model.start` names
 
     @property
     def verifiers(self) -> int:
@@ -77,6 +80,9 @@ async def prepare_start(
     known, account = await join(on), own_account()
     for note in known.notes:
         tell(note)
+    model = None
+    if spec.model.start.startswith(PREFIX):
+        model = await find(ModelSource(known.genesis, known.ledger, account), query_of(spec.model.start))
     law = known.genesis.params
     _check_deadline(law, deadline)
     relay_price = max((relay.price for relay in known.card.relays), default=0)
@@ -93,7 +99,7 @@ async def prepare_start(
     finally:
         await endpoint.close()
     record = NetworkRecord(known.name, known.ledger, deadline, found.stake, known.relays, relay_price)
-    return RemoteStart(known, record, found, priced, balance, need)
+    return RemoteStart(known, record, found, priced, balance, need, model)
 
 
 def _check_deadline(law: LedgerParams, deadline: int) -> None:

@@ -117,6 +117,7 @@ class NetworkConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """The table [network] of a validator's file: what its card says.
 
     `host`, `port`: where others reach this seat, where that is not where it listens. `name`: left out, the ledger's.
+    `model_bytes`: of all models that are published here; 0: none is kept.
     """
 
     name: str = ""
@@ -126,6 +127,7 @@ class NetworkConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     least: str = VERSION
     foreign_modules: bool = False
     message: Annotated[str, msgspec.Meta(max_length=limits.NETWORK_MESSAGE_CHARACTERS)] = ""
+    model_bytes: Annotated[int, msgspec.Meta(ge=0)] = 4 * limits.MODEL_BYTES
     faucet: FaucetConfig | None = None
 
 

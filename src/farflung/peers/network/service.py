@@ -8,9 +8,10 @@ from pathlib import Path
 
 from farflung.core import limits
 from farflung.core.crypto import SigningKey
-from farflung.core.ids import PeerId
+from farflung.core.ids import Hash, PeerId
 from farflung.core.release import JOB_FORMATS, VERSION
 from farflung.ledger.block import Genesis
+from farflung.ledger.table_rows import JobRow
 from farflung.peers.network.card import (
     FORMAT,
     FaucetTerms,
@@ -23,6 +24,7 @@ from farflung.peers.network.card import (
 from farflung.peers.network.faucet import Faucet, GrantLedger
 from farflung.peers.network.grant import GrantReply, GrantRequest, no_faucet
 from farflung.peers.network.invitation import Seat, is_name, is_place
+from farflung.peers.network.model_registry import ModelRegistry, no_models
 
 Places = Mapping[PeerId, tuple[str, int]]
 
@@ -38,12 +40,17 @@ class NetworkService:
         places: Callable[[], Places],
         folder: Path,
         clock: Callable[[], float] = time.time,
+        jobs: Callable[[Hash], JobRow | None] = lambda _: None,
     ) -> None:
-        """`folder`: where the faucet keeps its log. `clock` gives seconds since 1970."""
+        """`folder`: where the faucet keeps its log, and published models lie. `clock` gives seconds since 1970; `jobs`
+        finds a job's row on the ledger.
+        """
         said = config.faucet
         self._faucet = None if said is None or not said.grant else Faucet(said, folder / "faucet.log", clock)
         self._key, self._genesis, self._config, self._places, self._clock = key, genesis, config, places, clock
         self._signed: SignedNetworkCard | None = None
+        self._jobs, self._folder = jobs, folder
+        self._models: ModelRegistry | None = None
 
     @property
     def name(self) -> str:
@@ -63,6 +70,19 @@ class NetworkService:
         if self._faucet is None:
             raise no_faucet()
         return await self._faucet.grant(address, request, ledger)
+
+    @property
+    def models(self) -> ModelRegistry:
+        """The models that are published here; the folder is made when it is asked for first.
+
+        Raises PolicyError FF-APP-649 where none is kept.
+        """
+        most = self._config.model_bytes
+        if not most:
+            raise no_models()
+        if self._models is None:
+            self._models = ModelRegistry(self._folder / "models", self._genesis.chain, self._jobs, most)
+        return self._models
 
     def close(self) -> None:
         """Ends; what is stored stays."""

@@ -35,6 +35,9 @@ from farflung.net.io.connection import Connection
 from farflung.peers.ledger_client.quorum_read import QUERY
 from farflung.peers.network.card import CARD, SignedNetworkCard
 from farflung.peers.network.grant import GRANT, REQUEST_BYTES, GrantReply, GrantRequest, no_faucet
+from farflung.peers.network.model_registry import ModelRegistry, no_models
+from farflung.peers.network.published_model import FIND, ModelQuery, SignedModelRecord
+from farflung.peers.network.published_model import PUBLISH as PUBLISH_MODEL
 from farflung.peers.network.service import NetworkService
 from farflung.peers.protocol.directory import (
     ADVERTISEMENT_BYTES,
@@ -47,6 +50,7 @@ from farflung.peers.protocol.directory import (
     read_directory,
 )
 from farflung.peers.protocol.job_notices import ANNOUNCE, NOTICES_LIST, NoticeBoard, read_notice
+from farflung.peers.transfer.objects import BEGIN, CHUNK, FINISH, PUT
 from farflung.peers.validator.committee import MESSAGE, CommitteeMember
 
 STANDING = "ledger.standing"
@@ -126,6 +130,8 @@ class LedgerRequestHandler:
         reply = route.answer(self, connection, route.read(body))
         if inspect.isawaitable(reply):
             reply = await reply
+        if isinstance(reply, bytes):
+            return reply
         return b"" if reply is None else encode(reply)
 
     def _admits(self, peer: PeerId, caller: LedgerCaller) -> bool:
@@ -152,6 +158,12 @@ class LedgerRequestHandler:
         if self._network is None:
             raise no_faucet()
         return await self._network.grant(connection.remote[0], request, self)
+
+    @property
+    def _models(self) -> ModelRegistry:
+        if self._network is None:
+            raise no_models()
+        return self._network.models
 
     @property
     def chain(self) -> Hash:
@@ -250,6 +262,21 @@ def _grant_request(body: bytes) -> GrantRequest:
     return decode(body, GrantRequest, REQUEST_BYTES)
 
 
+def _model_record(body: bytes) -> SignedModelRecord:
+    return decode(body, SignedModelRecord, limits.MODEL_RECORD_BYTES)
+
+
+def _model_query(body: bytes) -> ModelQuery:
+    return decode(body, ModelQuery, REQUEST_BYTES)
+
+
+def _object_route(method: str) -> LedgerRoute:
+    """Objects of published models, as providers serve theirs."""
+    return LedgerRoute(
+        _unread, LedgerCaller.ANYONE, lambda handler, at, body: handler._models.serve(at.peer, method, body)
+    )
+
+
 def _unread(body: bytes) -> bytes:
     return body
 
@@ -268,5 +295,10 @@ ROUTES: Final[Mapping[str, LedgerRoute]] = {
     NOTICES_LIST: LedgerRoute(_unread, LedgerCaller.ANYONE, lambda handler, _, __: handler._board.listing()),
     CARD: LedgerRoute(_unread, LedgerCaller.ANYONE, lambda handler, _, __: handler._card()),
     GRANT: LedgerRoute(_grant_request, LedgerCaller.ANYONE, LedgerRequestHandler._grant),
+    FIND: LedgerRoute(_model_query, LedgerCaller.ANYONE, lambda handler, _, query: handler._models.find(query)),
+    PUBLISH_MODEL: LedgerRoute(
+        _model_record, LedgerCaller.ANYONE, lambda handler, at, said: handler._models.publish(at.peer, said)
+    ),
+    **{method: _object_route(method) for method in (CHUNK, BEGIN, PUT, FINISH)},
     MESSAGE: LedgerRoute(_unread, LedgerCaller.ANYONE_OF_SEVERAL, LedgerRequestHandler._hear),
 }

@@ -18,6 +18,7 @@ from farflung.ledger.block import Genesis
 from farflung.ledger.io.ledger_store import LedgerStore
 from farflung.ledger.io.votelog import VoteLog, open_votes
 from farflung.ledger.ledger_node import LedgerNode
+from farflung.ledger.table_rows import JobRow
 from farflung.net.counters import ByteCounter
 from farflung.net.io.endpoint import Endpoint
 from farflung.net.io.listen_errors import LOOPBACK
@@ -54,7 +55,10 @@ class ValidatorService:
         self._setting, self._on_block = setting, on_block
         self.store = LedgerStore.open(setting.folder / "chain.db", setting.genesis, setting.keep_ms)
         self.chain = self.store.load(setting.key)
-        self._network = NetworkService(setting.key, setting.genesis, setting.network, self._seats, setting.folder)
+        jobs = lambda job: self.chain.state.find(JobRow, job)  # noqa: E731
+        self._network = NetworkService(
+            setting.key, setting.genesis, setting.network, self._seats, setting.folder, jobs=jobs
+        )
         self.requests = LedgerRequestHandler(
             self.chain,
             self.store,

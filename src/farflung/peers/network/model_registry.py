@@ -1,0 +1,184 @@
+"""Keeps the models that are published on a network, at one of its seats: records, and objects by chunks.
+
+    models/RECORDS   ACCOUNT-NAME.record, the signed record of each
+    models/objects   the sealed bytes (store.io.disk_store), each chunk checked by its hash before it is written
+
+A record comes first and is held against the ledger; only then may its publisher leave the object that it names. Bounds:
+models and bytes in all, models and bytes of an account, and what the disk must keep free. A name is an account's for
+good: nobody changes what it means.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Final
+
+from farflung.core import limits
+from farflung.core.codec import decode, encode
+from farflung.core.errors import FarflungError, PolicyError
+from farflung.core.ids import Hash, PeerId
+from farflung.core.io.durable_files import write_atomic
+from farflung.core.io.ordinary_files import read_bounded
+from farflung.core.units import format_bytes
+from farflung.host.io.machine_probe import disk_bytes
+from farflung.ledger.table_rows import JobRow
+from farflung.peers.network.published_model import (
+    ModelQuery,
+    ModelRecord,
+    ModelReply,
+    SignedModelRecord,
+    check_record,
+    job_fault,
+)
+from farflung.peers.transfer.objects import BEGIN, FINISH, ObjectServer
+from farflung.store.io.disk_store import DiskObjectStore
+from farflung.store.sealed_objects import ObjectManifest
+
+FREE_BYTES: Final = limits.GIB  # that a seat's disk keeps for its ledger
+ACCOUNT_SHARE: Final = 4  # of all bytes, for one account
+PENDING_SECONDS: Final = 3600.0  # for a publisher to leave the object of its record
+_SUFFIX: Final = ".record"
+
+
+class ModelRegistry:
+    """The models that one seat keeps. `jobs` finds a job's row on the ledger; `most`: bytes of all models."""
+
+    def __init__(
+        self,
+        folder: Path,
+        chain: Hash,
+        jobs: Callable[[Hash], JobRow | None],
+        most: int,
+        free: Callable[[Path], int] = disk_bytes,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Reads what is kept; what belongs to no record is deleted."""
+        self._folder, self._chain, self._jobs, self._most = folder, chain, jobs, most
+        self._free, self._clock = free, clock
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._disk = DiskObjectStore(folder / "objects", "network.model")
+        self._objects = ObjectServer(self._disk, limits.MODEL_BYTES)
+        self._pending: dict[PeerId, tuple[float, SignedModelRecord]] = {}
+        self._kept = {(each.record.account, each.record.name): each for each in self._stored()}
+        for path in (folder / "objects").iterdir():
+            if path.stem not in {each.record.manifest.id.hex() for each in self._kept.values()}:
+                path.unlink()
+
+    def _stored(self) -> Iterator[SignedModelRecord]:
+        for path in sorted(self._folder.glob(f"*{_SUFFIX}")):
+            try:
+                signed = decode(read_bounded(path, limits.MODEL_RECORD_BYTES), SignedModelRecord, limits.CONTROL_BYTES)
+                check_record(signed, self._chain)
+            except (OSError, FarflungError):
+                continue  # damaged: its publisher may publish it again
+            if self._disk.has(signed.record.manifest.id):
+                yield signed
+
+    def find(self, query: ModelQuery) -> ModelReply:
+        """The models of a name."""
+        found = [
+            each
+            for (account, name), each in sorted(self._kept.items())
+            if name == query.name and account.hex().startswith(query.account)
+        ]
+        return ModelReply(tuple(found[: limits.MODELS_FOUND]))
+
+    def publish(self, peer: PeerId, signed: SignedModelRecord) -> None:
+        """Admits a record of this peer's: it may leave the object now. The same again changes nothing.
+
+        Raises PolicyError FF-APP-644 (not its own, or the ledger does not prove it), FF-APP-647 (its name is taken),
+        FF-APP-648 (no room), and what check_record raises.
+        """
+        record, now = signed.record, self._clock()
+        terms = check_record(signed, self._chain)
+        fault = job_fault(self._jobs(terms.id), terms, record.account, record.root)
+        if fault or record.account != peer:
+            raise unproven(fault or "another account signed its record")
+        known = self._kept.get((record.account, record.name))
+        if known == signed:
+            return
+        if known is not None:
+            raise PolicyError(
+                "FF-APP-647",
+                f"this account has published another model as {record.name}",
+                cause="a name means one model for good",
+                hint=f"--name {record.name[:-2] or record.name}-2",
+            )
+        self._pending = {who: each for who, each in self._pending.items() if now - each[0] < PENDING_SECONDS}
+        self._check_room(record)
+        left = self._pending.pop(peer, None)
+        if left is not None and left[1].record.manifest != record.manifest:
+            self._drop(left[1].record.manifest.id)
+        self._pending[peer] = (now, signed)
+
+    def serve(self, peer: PeerId, method: str, body: bytes) -> bytes:
+        """A request for an object: everybody reads; a publisher leaves what its record names."""
+        if method == BEGIN:
+            manifest = decode(body, ObjectManifest, limits.CONTROL_BYTES)
+            pending = self._pending.get(peer)
+            if pending is None or pending[1].record.manifest != manifest:
+                raise unproven("no record of it was accepted before")
+        reply = self._objects.serve(peer, method, body)
+        if method == FINISH:
+            self._keep(peer, decode(body, Hash, limits.CONTROL_BYTES))
+        return reply
+
+    def _keep(self, peer: PeerId, object_id: Hash) -> None:
+        pending = self._pending.get(peer)
+        if pending is None or pending[1].record.manifest.id != object_id:
+            return
+        signed, record = pending[1], pending[1].record
+        path = self._folder / f"{record.account.hex()}-{record.name}{_SUFFIX}"
+        write_atomic(path, encode(signed), "network.model")
+        self._objects.keep(object_id)
+        self._kept[record.account, record.name] = signed
+        del self._pending[peer]
+
+    def _check_room(self, record: ModelRecord) -> None:
+        held = [each.record for each in self._kept.values()]
+        held += [each.record for who, (_, each) in self._pending.items() if who != record.account]
+        own = [each for each in held if each.account == record.account]
+        size, free = record.manifest.size, self._free(self._folder)
+        fault = ""
+        if len(own) >= limits.MODELS_OF_ACCOUNT or len(held) >= limits.MODELS:
+            fault = f"{len(own)} models of this account and {len(held)} in all are kept"
+        elif sum(each.manifest.size for each in own) + size > self._most // ACCOUNT_SHARE:
+            fault = f"an account has {format_bytes(self._most // ACCOUNT_SHARE)}, and this one is {format_bytes(size)}"
+        elif sum(each.manifest.size for each in held) + size > self._most:
+            fault = f"all models together have {format_bytes(self._most)}"
+        elif free < size + FREE_BYTES:
+            fault = f"its disk has {format_bytes(free)} left"
+        if fault:
+            raise PolicyError(
+                "FF-APP-648",
+                "this network's seat has no room for the model",
+                cause=fault,
+                hint="ask the operator to raise model_bytes under [network] in seat/validator.toml",
+            )
+
+    def _drop(self, object_id: Hash) -> None:
+        """Deletes what was begun, unless a model that is kept has the same bytes."""
+        if all(each.record.manifest.id != object_id for each in self._kept.values()):
+            self._disk.delete(object_id)
+
+
+def unproven(cause: str) -> PolicyError:
+    """FF-APP-644: the ledger does not prove what is to be published."""
+    return PolicyError(
+        "FF-APP-644",
+        "this model cannot be published",
+        cause=cause,
+        hint="farflung verify-run RUN says whether a run is finished, settled and checked",
+    )
+
+
+def no_models() -> PolicyError:
+    """FF-APP-649: no model is kept here."""
+    return PolicyError(
+        "FF-APP-649",
+        "this network keeps no models",
+        cause="none of its seats that answer has room for them (model_bytes = 0)",
+        hint='ask its operator, or start from a run of your own: model.start = "RUN"',
+    )
