@@ -117,8 +117,9 @@ class ModelRegistry:
         """A request for an object: everybody reads; a publisher leaves what its record names."""
         if method == BEGIN:
             manifest = decode(body, ObjectManifest, limits.CONTROL_BYTES)
-            pending = self._pending.get(peer)
-            if pending is None or pending[1].record.manifest != manifest:
+            known = [each for each in self._kept.values() if each.record.account == peer]
+            known += [self._pending[peer][1]] if peer in self._pending else []
+            if all(each.record.manifest != manifest for each in known):
                 raise unproven("no record of it was accepted before")
         reply = self._objects.serve(peer, method, body)
         if method == FINISH:
@@ -126,13 +127,13 @@ class ModelRegistry:
         return reply
 
     def _keep(self, peer: PeerId, object_id: Hash) -> None:
+        self._objects.keep(object_id)
         pending = self._pending.get(peer)
         if pending is None or pending[1].record.manifest.id != object_id:
             return
         signed, record = pending[1], pending[1].record
         path = self._folder / f"{record.account.hex()}-{record.name}{_SUFFIX}"
         write_atomic(path, encode(signed), "network.model")
-        self._objects.keep(object_id)
         self._kept[record.account, record.name] = signed
         del self._pending[peer]
 

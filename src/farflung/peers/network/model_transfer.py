@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from farflung.core import limits
 from farflung.core.codec import decode, encode
@@ -46,7 +46,8 @@ from farflung.store.sealed_objects import open_object, seal
 from farflung.train import public_state
 from farflung.train.public_state import PublicState
 
-FIND_SECONDS = 20.0  # for a seat to answer
+FIND_SECONDS: Final = 20.0  # for a seat to answer
+_NEXT_SEAT: Final = frozenset({"FF-APP-030", "FF-APP-648", "FF-APP-649"})  # it keeps no models, or has no room
 
 
 class ModelSource(NamedTuple):
@@ -126,7 +127,7 @@ async def _admitted(seats: _Seats, signed: SignedModelRecord) -> PeerId:
             await (await reach()).call(PUBLISH, encode(signed))
             return peer
         except RemoteError as error:
-            if error.code not in ("FF-APP-030", "FF-APP-648", "FF-APP-649"):
+            if error.code not in _NEXT_SEAT:
                 raise PolicyError(error.code, error.message, cause=error.cause, hint=error.hint) from error
             away = PolicyError(error.code, error.message, cause=error.cause, hint=error.hint)
         except NetworkError as error:

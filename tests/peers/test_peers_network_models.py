@@ -1,0 +1,158 @@
+"""A model is published once, under a name, by whoever paid for its job; others find and fetch it, or read why not."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+from published_models import BEFORE, GENESIS, NODE, OWNER, RIVAL, ModelWorld, model_world, state_of, terms_of
+
+from farflung.core.codec import encode
+from farflung.core.crypto import NS_MODEL_RECORD, SigningKey
+from farflung.core.errors import FarflungError
+from farflung.job.spec import AncestorRun, JobSpec, JobTerms, NetworkSpec
+from farflung.peers.network.model_transfer import fetch, find, publish
+from farflung.peers.network.published_model import (
+    FORMAT,
+    OPEN_KEY,
+    ModelQuery,
+    ModelRecord,
+    SignedModelRecord,
+    check_licence,
+    query_of,
+)
+from farflung.store.sealed_objects import seal
+from farflung.train.public_state import PublicState, pack
+
+
+def run(folder: Path, play: Callable[[ModelWorld], Any], **facts: Any) -> None:
+    async def whole() -> None:
+        async with model_world(folder / "seat", **facts) as world:
+            await play(world)
+
+    asyncio.run(whole())
+
+
+def signed(name: str, key: SigningKey, terms: JobTerms, state: PublicState, **changed: Any) -> SignedModelRecord:
+    manifest, _ = seal(OPEN_KEY, pack(state, terms.layout))
+    root = state.root(terms.layout)
+    record = ModelRecord(FORMAT, GENESIS.chain, key.public, name, "MIT", root, encode(terms), manifest)
+    record = replace(record, **changed)
+    return SignedModelRecord(record, key.sign(NS_MODEL_RECORD, encode(record)))
+
+
+def test_a_published_model_is_found_by_its_name_and_fetched_with_its_lineage(tmp_path: Path) -> None:
+    async def play(world: ModelWorld) -> None:
+        terms, state = terms_of(), state_of()
+        await world.job(terms, state)
+        record = await publish(world.source(), "first", "Apache-2.0", terms, state, tmp_path)
+        await publish(world.source(), "first", "Apache-2.0", terms, state, tmp_path)  # the same again changes nothing
+        for start in ("net:first", f"net:{OWNER.public.hex()[:16]}/first"):
+            found = await find(world.source(RIVAL), query_of(start))
+            assert found.record == record
+        assert found.lineage == (AncestorRun(GENESIS.chain, terms.id, state.root(terms.layout)), BEFORE)
+        got = await fetch(world.source(RIVAL), found, tmp_path)
+        assert (got.params == state.params).all()
+
+    run(tmp_path, play)
+    assert list(tmp_path.iterdir()) == [tmp_path / "seat"]
+
+    async def again(world: ModelWorld) -> None:
+        found = await find(world.source(RIVAL), ModelQuery("first"))
+        assert (await fetch(world.source(RIVAL), found, tmp_path)).round == 1
+
+    run(tmp_path, again)  # a seat that was restarted keeps it
+
+
+UNCHECKED = terms_of(spec=JobSpec(network=NetworkSpec(verifiers=0)))
+REFUSED: dict[str, tuple[str, Callable[[ModelWorld], Any]]] = {
+    "unknown job": ("FF-APP-644", lambda world: ("x", "MIT", terms_of(), state_of(), None)),
+    "not settled": ("FF-APP-644", lambda world: ("x", "MIT", terms_of(), state_of(), False)),
+    "other weights": ("FF-APP-644", lambda world: ("x", "MIT", terms_of(), state_of(4), True)),
+    "never checked": ("FF-APP-644", lambda world: ("x", "MIT", UNCHECKED, state_of(), True)),
+    "wrong licence": ("FF-APP-645", lambda world: ("x", "free, as in beer", terms_of(), state_of(), True)),
+    "wrong name": ("FF-APP-646", lambda world: ("../x", "MIT", terms_of(), state_of(), True)),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_a_model_that_cannot_be_published_says_why(case: str, tmp_path: Path) -> None:
+    code, what = REFUSED[case]
+
+    async def play(world: ModelWorld) -> None:
+        name, licence, terms, state, settled = what(world)
+        if settled is not None:
+            await world.job(terms, state_of(), settled=settled)
+        with pytest.raises(FarflungError) as found:
+            await publish(world.source(), name, licence, terms, state, tmp_path)
+        assert found.value.code == code
+        assert found.value.cause
+
+    run(tmp_path, play)
+
+
+@pytest.mark.parametrize(("room", "code"), [(0, "FF-APP-649"), (100_000, "FF-APP-648")])
+def test_a_seat_without_room_says_so(room: int, code: str, tmp_path: Path) -> None:
+    async def play(world: ModelWorld) -> None:
+        await world.job(terms_of(), state_of())
+        with pytest.raises(FarflungError, match=code) as found:
+            await publish(world.source(), "x", "MIT", terms_of(), state_of(), tmp_path)
+        assert found.value.hint
+
+    run(tmp_path, play, model_bytes=room)
+
+
+def test_names_are_unique_for_an_account_and_told_apart_by_it(tmp_path: Path) -> None:
+    other, mine = terms_of(RIVAL, JobSpec(seed=5)), terms_of()
+
+    async def play(world: ModelWorld) -> None:
+        await world.job(mine, state_of())
+        await publish(world.source(), "same", "MIT", mine, state_of(), tmp_path)
+        with pytest.raises(FarflungError, match="FF-APP-647"):
+            await publish(world.source(), "same", "CC0-1.0", mine, state_of(), tmp_path)
+        with pytest.raises(FarflungError, match="FF-APP-641"):
+            await find(world.source(), ModelQuery("other"))
+        await world.job(other, state_of(8), RIVAL)
+        await publish(world.source(RIVAL), "same", "MIT", other, state_of(8), tmp_path)
+        with pytest.raises(FarflungError, match="FF-APP-642"):
+            await find(world.source(), ModelQuery("same"))
+        found = await find(world.source(), ModelQuery("same", RIVAL.public.hex()[:12]))
+        assert found.record.account == RIVAL.public
+
+    run(tmp_path, play)
+
+
+@pytest.mark.parametrize("start", ["net:", "net:A", "net:a b", "net:xyz/a", "net:0123/a", "net:../a"])
+def test_a_start_that_names_no_model_is_refused(start: str) -> None:
+    with pytest.raises(FarflungError, match="FF-APP-640"):
+        query_of(start)
+
+
+@pytest.mark.parametrize("licence", ["MIT", "CC-BY-4.0", "GPL-2.0+", "MIT OR Apache-2.0", "LicenseRef-mine"])
+def test_spdx_expressions_are_licences(licence: str) -> None:
+    check_licence(licence)
+
+
+@pytest.mark.parametrize("licence", ["", "-", "MIT,", "mit or apache", "A\nB", "M" * 101])
+def test_other_texts_are_not(licence: str) -> None:
+    with pytest.raises(FarflungError, match="FF-APP-645"):
+        check_licence(licence)
+
+
+def test_one_account_cannot_fill_a_seat(tmp_path: Path) -> None:
+    async def play(world: ModelWorld) -> None:
+        terms, state = terms_of(), state_of()
+        await world.job(terms, state)
+        registry = world.service._network.models
+        for number in range(8):
+            registry._kept[OWNER.public, f"m{number}"] = signed(f"m{number}", OWNER, terms, state)
+        with pytest.raises(FarflungError, match="FF-APP-648"):
+            registry.publish(OWNER.public, signed("more", OWNER, terms, state))
+        with pytest.raises(FarflungError, match="FF-APP-644"):  # another peer may not use its record
+            registry.publish(NODE.public, signed("more", OWNER, terms, state))
+
+    run(tmp_path, play)
