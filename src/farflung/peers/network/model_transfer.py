@@ -47,7 +47,6 @@ from farflung.train import public_state
 from farflung.train.public_state import PublicState
 
 FIND_SECONDS: Final = 20.0  # for a seat to answer
-_NEXT_SEAT: Final = frozenset({"FF-APP-030", "FF-APP-648", "FF-APP-649"})  # it keeps no models, or has no room
 
 
 class ModelSource(NamedTuple):
@@ -127,9 +126,12 @@ async def _admitted(seats: _Seats, signed: SignedModelRecord) -> PeerId:
             await (await reach()).call(PUBLISH, encode(signed))
             return peer
         except RemoteError as error:
-            if error.code not in _NEXT_SEAT:
-                raise PolicyError(error.code, error.message, cause=error.cause, hint=error.hint) from error
             away = PolicyError(error.code, error.message, cause=error.cause, hint=error.hint)
+            match error.code:
+                case "FF-APP-030" | "FF-APP-648" | "FF-APP-649":
+                    continue  # it keeps no models, or has no room: another seat may
+                case _:
+                    raise away from error
         except NetworkError as error:
             away = error
     raise no_models() if away is None or away.code == "FF-APP-030" else away
