@@ -23,7 +23,7 @@ ABOUT: Final[Mapping[str, str]] = {
     "model.context": "tokens of one sequence",
     "model.vocabulary": "number of different tokens; 256 for text",
     "model.module": 'your own nn.Module: "file.py:function" or "package:function" returns it (needs kind = "module")',
-    "model.start": 'a finished run, or "net:NAME" of a network, whose final weights this one begins with; "": from the seed',
+    "model.start": 'a finished run, or "net:NAME" on a network, whose final weights this one begins with; "" for none',
     "data.path": '"stdlib", a text file, a folder, or tokens in .npy or .safetensors',
     "data.heldout": "share kept out of training, for validation",
     "data.limit": "bytes of text files to take at most, in whole files; 0 for all",

@@ -24,7 +24,7 @@ class ModelSpec(Wire, frozen=True):
     """A built-in byte-level GPT by its sizes, or `module = "file.py:function"` that returns an nn.Module.
 
     The user's module is called as `module(x_BT, y_BT)` with int64 tokens and returns a scalar loss.
-    `start`: the finished run whose final weights this one begins with (V4), or '' for weights from the seed.
+    `start`: the finished run, or published model, whose final weights this one begins with (V4); '': from the seed.
     """
 
     kind: Literal["gpt", "module"] = "gpt"
