@@ -71,9 +71,7 @@ def heard(process: subprocess.Popen[str], kind: str) -> dict[str, Any]:
     raise AssertionError(f"it ended without {kind}")
 
 
-def test_one_opens_four_lend_and_a_sixth_runs_a_job_publishes_it_and_starts_from_it(
-    people: dict[str, Person], tmp_path: Path
-) -> None:
+def test_one_opens_four_lend_and_a_sixth_runs_a_job_on_them(people: dict[str, Person], tmp_path: Path) -> None:
     """The law leaves ten minutes for claims; two verifiers of other owners attest the end, so nobody waits for them."""
     opened = people["operator"].types("network", "open", "net", "--port", str(free_ports(2)))
     assert opened.stdout is not None

@@ -16,7 +16,7 @@ from farflung.local.model.publication import publish_run
 from farflung.peers.network.published_model import PREFIX
 
 
-@click.command(epilog="Example: farflung publish my-run --on commons --name gpt-tiny --licence Apache-2.0")
+@click.command(epilog="Example: farflung publish --name my-model --licence MIT")
 @click.argument("run_name", metavar="[RUN]", required=False, shell_complete=run_names)
 @ON
 @click.option("--name", required=True, help="Lower-case letters, digits, hyphens; it is yours for good.")
