@@ -104,7 +104,7 @@ def test_the_root_lists_every_verb_once_by_what_one_does_with_it() -> None:
     groups = [verb.group for verb in VERBS.values() if verb.group]
     assert groups == ["Start", "Follow", "Use", "Trust", "Machine"]
     assert "[-v|--version] VERB|completion" in shown[1]
-    unlisted = ["quote", "cancel", "eval", "export", "account", "setup", "key", "version", "completion"]
+    unlisted = ["quote", "cancel", "eval", "export", "publish", "account", "setup", "key", "version", "completion"]
     assert [name for name, verb in VERBS.items() if not verb.about] == unlisted
     assert any("plan " in line and "`quote`:" in line for line in shown)
     for name, verb in ((name, verb) for name, verb in VERBS.items() if verb.about):

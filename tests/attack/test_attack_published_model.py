@@ -14,18 +14,18 @@ from farflung.core.crypto import NS_MODEL_RECORD, SigningKey
 from farflung.core.errors import FarflungError
 from farflung.peers.network.model_registry import ModelRegistry
 from farflung.peers.network.model_transfer import fetch, find, publish
-from farflung.peers.network.published_model import OPEN_KEY, ModelQuery, ModelRecord, SignedModelRecord
+from farflung.peers.network.published_model import OPEN_KEY, ModelQuery, PublishedModelRecord, SignedModelRecord
 from farflung.store.sealed_objects import seal
 from farflung.train.public_state import pack
 
 TERMS, TRUE, FALSE = terms_of(), state_of(), state_of(9)
 
 
-def forged(record: ModelRecord, key: SigningKey = OWNER) -> SignedModelRecord:
+def forged(record: PublishedModelRecord, key: SigningKey = OWNER) -> SignedModelRecord:
     return SignedModelRecord(record, key.sign(NS_MODEL_RECORD, encode(record)))
 
 
-def with_weights(registry: ModelRegistry, record: ModelRecord) -> ModelRecord:
+def with_weights(registry: ModelRegistry, record: PublishedModelRecord) -> PublishedModelRecord:
     """The record over other weights, which the seat keeps."""
     manifest, chunks = seal(OPEN_KEY, pack(FALSE, TERMS.layout))
     registry._disk.put(manifest, chunks)

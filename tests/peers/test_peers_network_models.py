@@ -20,7 +20,7 @@ from farflung.peers.network.published_model import (
     FORMAT,
     OPEN_KEY,
     ModelQuery,
-    ModelRecord,
+    PublishedModelRecord,
     SignedModelRecord,
     check_licence,
     query_of,
@@ -40,7 +40,7 @@ def run(folder: Path, play: Callable[[ModelWorld], Any], **facts: Any) -> None:
 def signed(name: str, key: SigningKey, terms: JobTerms, state: PublicState, **changed: Any) -> SignedModelRecord:
     manifest, _ = seal(OPEN_KEY, pack(state, terms.layout))
     root = state.root(terms.layout)
-    record = ModelRecord(FORMAT, GENESIS.chain, key.public, name, "MIT", root, encode(terms), manifest)
+    record = PublishedModelRecord(FORMAT, GENESIS.chain, key.public, name, "MIT", root, encode(terms), manifest)
     record = replace(record, **changed)
     return SignedModelRecord(record, key.sign(NS_MODEL_RECORD, encode(record)))
 
@@ -128,7 +128,7 @@ def test_names_are_unique_for_an_account_and_told_apart_by_it(tmp_path: Path) ->
 
 @pytest.mark.parametrize("start", ["net:", "net:A", "net:a b", "net:xyz/a", "net:0123/a", "net:../a"])
 def test_a_start_that_names_no_model_is_refused(start: str) -> None:
-    with pytest.raises(FarflungError, match="FF-APP-640"):
+    with pytest.raises(FarflungError, match="FF-APP-652"):
         query_of(start)
 
 

@@ -9,7 +9,7 @@ from farflung.ledger.block import Genesis
 from farflung.peers.network import model_transfer
 from farflung.peers.network.account import own_account
 from farflung.peers.network.model_transfer import ModelSource
-from farflung.peers.network.published_model import ModelRecord, check_licence, query_of
+from farflung.peers.network.published_model import PublishedModelRecord, check_licence, query_of
 from farflung.peers.process.config import LedgerConfig
 from farflung.peers.rundir.export import read_export
 from farflung.peers.rundir.folder import RunFolder
@@ -17,8 +17,10 @@ from farflung.peers.rundir.network_record import read_genesis, read_network
 from farflung.verify.run_replay import prove_base
 
 
-async def publish_run(run: RunFolder, genesis: Genesis, ledger: LedgerConfig, name: str, licence: str) -> ModelRecord:
-    """Raises UsageError FF-APP-640 (name), FF-APP-645 (licence), FF-APP-651 (made elsewhere), VerificationError where
+async def publish_run(
+    run: RunFolder, genesis: Genesis, ledger: LedgerConfig, name: str, licence: str
+) -> PublishedModelRecord:
+    """Raises UsageError FF-APP-652 (name), FF-APP-645 (licence), FF-APP-651 (made elsewhere), VerificationError where
     its log does not prove it, and what model_transfer.publish raises.
     """
     query_of(name)

@@ -26,8 +26,8 @@ from farflung.host.io.machine_probe import disk_bytes
 from farflung.ledger.table_rows import JobRow
 from farflung.peers.network.published_model import (
     ModelQuery,
-    ModelRecord,
     ModelReply,
+    PublishedModelRecord,
     SignedModelRecord,
     check_record,
     job_fault,
@@ -137,7 +137,7 @@ class ModelRegistry:
         self._kept[record.account, record.name] = signed
         del self._pending[peer]
 
-    def _check_room(self, record: ModelRecord) -> None:
+    def _check_room(self, record: PublishedModelRecord) -> None:
         held = [each.record for each in self._kept.values()]
         held += [each.record for who, (_, each) in self._pending.items() if who != record.account]
         own = [each for each in held if each.account == record.account]

@@ -31,8 +31,8 @@ from farflung.peers.network.published_model import (
     PREFIX,
     PUBLISH,
     ModelQuery,
-    ModelRecord,
     ModelReply,
+    PublishedModelRecord,
     SignedModelRecord,
     check_licence,
     check_record,
@@ -61,7 +61,7 @@ class ModelSource(NamedTuple):
 class FoundModel:
     """A model that the ledger proves, and the seats that keep it."""
 
-    record: ModelRecord
+    record: PublishedModelRecord
     terms: JobTerms
     seats: tuple[PeerId, ...]
 
@@ -95,7 +95,7 @@ async def _seats(source: ModelSource) -> AsyncIterator[_Seats]:
 
 async def publish(
     source: ModelSource, name: str, licence: str, terms: JobTerms, state: PublicState, scratch: Path
-) -> ModelRecord:
+) -> PublishedModelRecord:
     """Leaves a run's last public state with the first seat that keeps models; `scratch` is a folder with room for it.
 
     Raises UsageError FF-APP-645 (licence), PolicyError FF-APP-644 (the ledger does not prove it), FF-APP-647 (name),
@@ -104,7 +104,7 @@ async def publish(
     check_licence(licence)
     chain, own, root = source.genesis.chain, source.account.public, state.root(terms.layout)
     manifest, chunks = seal(OPEN_KEY, public_state.pack(state, terms.layout))
-    record = ModelRecord(FORMAT, chain, own, name, licence, root, encode(terms), manifest)
+    record = PublishedModelRecord(FORMAT, chain, own, name, licence, root, encode(terms), manifest)
     signed = SignedModelRecord(record, source.account.sign(NS_MODEL_RECORD, encode(record)))
     check_record(signed, chain)
     async with _seats(source) as seats:

@@ -32,7 +32,7 @@ _LICENCE: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9.+-]*( (AND|OR|WITH) [A-Za-z
 _ACCOUNT: Final = re.compile(rf"[0-9a-f]{{{LEAST_DIGITS},{2 * ID_BYTES}}}")
 
 
-class ModelRecord(Wire, frozen=True):
+class PublishedModelRecord(Wire, frozen=True):
     """`account` publishes under `name` the last public state of the job of these terms, whose root is `root`.
 
     `terms`: the canonical encoding of the job's terms. `manifest`: of the state's bytes, sealed under OPEN_KEY.
@@ -51,7 +51,7 @@ class ModelRecord(Wire, frozen=True):
 class SignedModelRecord(Wire, frozen=True):
     """A record and its publisher's signature under NS_MODEL_RECORD."""
 
-    record: ModelRecord
+    record: PublishedModelRecord
     signature: Signature
 
 
@@ -69,11 +69,11 @@ class ModelReply(Wire, frozen=True):
 
 
 def query_of(start: str) -> ModelQuery:
-    """What `net:NAME` or `net:ACCOUNT/NAME` asks for. Raises UsageError FF-APP-640."""
+    """What `net:NAME` or `net:ACCOUNT/NAME` asks for. Raises UsageError FF-APP-652."""
     account, _, name = start.removeprefix(PREFIX).rpartition("/")
     if not is_name(name) or (account and not _ACCOUNT.fullmatch(account)):
         raise UsageError(
-            "FF-APP-640",
+            "FF-APP-652",
             f"{start[:80]!r} names no published model",
             cause=f"a name has up to {limits.NETWORK_NAME_CHARACTERS} lower-case letters, digits and hyphens; an"
             f" account is given by {LEAST_DIGITS} hexadecimal digits or more",
