@@ -1,4 +1,4 @@
-"""The market: what a quote and a bundle take among 100,000 asks, and who gains by not asking what it costs him.
+"""The market: what a quote takes among 100,000 asks, and who gains by not asking what it costs him.
 
     python bench/market.py [--quick] [--out FILE]
 
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import gc
+import hashlib
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -22,14 +23,12 @@ import numpy as np
 sys.path.insert(1, str(Path(__file__).with_suffix("")))
 from market_deviations import deviations
 from msgspec.structs import replace
-from reporting import Row, at_least, at_most, load, show, told
+from reporting import Row, at_most, load, show, told
 
-from farflung.core.crypto import NS_BID, digest
 from farflung.core.ids import PeerId
 from farflung.core.money import Credits
 from farflung.core.units import Millis
 from farflung.market.asks import ALL_DAY, Ask, HostMeasurements, Market, StandingOffer, market
-from farflung.market.auction import Bundle, clear
 from farflung.market.bids import Bid
 from farflung.market.price_history import DAY_MS, BundleSale, PriceHistory, tape
 from farflung.market.quote import quote
@@ -41,12 +40,11 @@ NOW = 10 * DAY_MS
 GIB = 1 << 30
 LARGEST = UnitBounds(10_000, 1 << 60, 1 << 40, 1 << 40, 1 << 38, 86_400)
 UNIT = UnitBounds(100, 2 * 10**15, 200 * 10**6, 10**9, 8 * GIB, 900)
-BEACON = bytes(range(32))
 
 
 def name(number: int) -> bytes:
     """32 bytes that look like a key."""
-    return digest(NS_BID, number.to_bytes(8, "big"))
+    return hashlib.sha256(number.to_bytes(8, "big")).digest()
 
 
 def asks(count: int, seed: int = 1) -> list[StandingOffer]:
@@ -82,7 +80,7 @@ def bids(count: int, seed: int = 2) -> list[Bid]:
         members = int(draws.integers(4, 65))
         cards = tuple(f"card {card}" for card in draws.choice(CLASSES, int(draws.integers(0, 4)), replace=False))
         return Bid(
-            job=digest(NS_BID, BEACON, number.to_bytes(8, "big")), members=members, spares=-(-members // 8),
+            members=members, spares=-(-members // 8),
             work=MemberWork(200, UNIT), price=Credits(int(draws.integers(4000, 20_000))), budget=Credits(10**12),
             start=Millis(NOW), deadline=Millis(NOW + DAY_MS * int(draws.integers(1, 4))), cards=cards,
             memory_bytes=int(draws.integers(6, 14)) * GIB, cores=4, up=int(10 ** draws.uniform(6.5, 7.5)),
@@ -127,16 +125,6 @@ def quotes(offers: Market, sold: PriceHistory, count: int) -> Iterator[Row]:
     yield told("quote, 1024 members and as many spares of any class", 1e3 * most, "ms", against)
 
 
-def bundles(offers: Market, count: int) -> Iterator[Row]:
-    """Bids of one epoch, served one after the other."""
-    wanted = bids(count, seed=4)
-    spent, answers = seconds(lambda: clear(offers, wanted, BEACON))
-    made = [answer for answer in answers if isinstance(answer, Bundle)]
-    hosts = sum(len(one.members) + len(one.spares) for one in made)
-    against = f"{ASKS:,} asks, {len(made)} of {count} bids got {hosts} hosts"
-    yield at_least("bundles", len(made) / spent, "1/s", 100.0, against)
-
-
 def speed(quick: bool) -> Iterator[Row]:
     """Everything that has a clock."""
     standing = asks(ASKS)
@@ -144,7 +132,6 @@ def speed(quick: bool) -> Iterator[Row]:
     spent, offers = seconds(lambda: market(standing))
     yield told("book", spent, "s", f"{ASKS:,} asks read and put in order, once an epoch")
     yield from quotes(offers, sales(20_000), 100 if quick else 1000)
-    yield from bundles(offers, 200 if quick else 1000)
 
 
 def main() -> None:

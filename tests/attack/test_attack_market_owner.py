@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from market_play import Slot, played
-from market_stand import BEACON, bid, stand
+from market_stand import EMPTY, NOW, bid, stand
 
 from farflung.core.ids import PeerId
 from farflung.market.asks import StandingOffer, market
-from farflung.market.auction import Bundle, clear
+from farflung.market.quote import quote
 
 WHALE = stand(1, 1).ask.peer
 SMALL = [stand(i, 10 + i) for i in range(40, 60)]
@@ -15,10 +15,10 @@ SMALL = [stand(i, 10 + i) for i in range(40, 60)]
 
 def owned(cards: list[StandingOffer], members: int = 6) -> tuple[int, int]:
     """How many of the whale's cards are hired, and the price."""
-    (found,) = clear(market([*cards, *SMALL]), [bid(members)], BEACON)
-    assert isinstance(found, Bundle)
+    found = quote(market([*cards, *SMALL]), bid(members), EMPTY, NOW)
+    assert found.ask is not None
     mine = {card.ask.peer for card in cards}
-    return sum(peer in mine for peer in found.members), int(found.ask)
+    return sum(peer in mine for peer in found.hired), int(found.ask)
 
 
 def cheap(count: int, owner: PeerId | None = None) -> list[StandingOffer]:
@@ -33,9 +33,8 @@ def test_in_one_name_it_gets_a_third_and_its_other_asks_do_not_lower_the_price_o
 
 def test_two_asks_in_one_name_are_one_price() -> None:
     dear = [stand(1, 1, owner=WHALE), stand(2, 51, owner=WHALE)]
-    (found,) = clear(market([*dear, *SMALL]), [bid(6)], BEACON)
-    assert isinstance(found, Bundle)
-    assert {card.ask.peer for card in dear} <= {*found.members, found.setter}
+    found = quote(market([*dear, *SMALL]), bid(6), EMPTY, NOW)
+    assert {card.ask.peer for card in dear} <= {*found.hired, found.setter}
     low, high = market([*dear, *SMALL]).asks.prices[:2].tolist()
     assert (low, high) == (50, 51)  # neither stands at 1
 

@@ -1,14 +1,10 @@
-"""False names: asks that nobody means to serve, and asks that are changed after the others' were read."""
+"""False names: asks that nobody means to serve."""
 
 from __future__ import annotations
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from market_play import SPEEDS, Slot, played
-from market_stand import stand
-from msgspec.structs import replace
-
-from farflung.market.asks import is_opened, seal
 
 SLOTS = st.lists(
     st.builds(Slot, st.integers(0, 12), st.sampled_from(SPEEDS), st.integers(0, 0)), min_size=2, max_size=9
@@ -24,14 +20,6 @@ SLOTS = st.lists(
 def test_an_ask_more_never_raises_a_price(slots: list[Slot], shill: Slot, winners: int) -> None:
     before, after = played(slots, winners), played([*slots, shill], winners)
     assert before is None or (after is not None and after.price <= before.price)
-
-
-def test_who_read_the_others_asks_cannot_open_another_one_than_it_sealed() -> None:
-    mine, nonce = stand(1, 90).ask, bytes(range(32))
-    sealed = seal(mine, nonce)
-    undercut = [replace(mine, price=price) for price in range(90)]
-    assert not any(is_opened(sealed, ask, nonce) for ask in undercut)
-    assert not any(is_opened(sealed, ask, bytes([i]) * 32) for i, ask in enumerate(undercut))
 
 
 def test_not_stopped_where_too_few_offer_a_false_ask_makes_the_trade_and_sets_its_price() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 from market_play import peer
 from msgspec.structs import replace
 
-from farflung.core.ids import Hash, PeerId
+from farflung.core.ids import PeerId
 from farflung.core.money import Credits
 from farflung.core.units import Millis
 from farflung.market.asks import Ask, HostMeasurements, Market, StandingOffer, market
@@ -16,7 +16,6 @@ from farflung.market.bids import Bid
 from farflung.market.price_history import tape
 from farflung.market.work_units import CALIBRATED, MemberWork, UnitBounds
 
-BEACON = b"a block's id, nobody's choice"
 NOW = Millis(1_700_000_000_000)
 EMPTY = tape([])
 HOUR = 3_600_000
@@ -46,7 +45,7 @@ def crowd(*prices: int, **changes: Any) -> list[StandingOffer]:
 def bid(members: int = 2, spares: int = 0, **changes: Any) -> Bid:
     """A bid that each offer here can serve, at up to 1000 pico-credits for a unit."""
     plain = Bid(
-        job=Hash(bytes([7]) * 32), members=members, spares=spares, work=MemberWork(10, UNIT), price=Credits(1000),
+        members=members, spares=spares, work=MemberWork(10, UNIT), price=Credits(1000),
         budget=Credits(10**9), start=NOW, deadline=Millis(NOW + DAY),
     )  # fmt: skip
     return replace(plain, **changes)

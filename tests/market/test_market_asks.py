@@ -1,47 +1,13 @@
-"""Asks are sealed before they are read, and refused where a number makes no sense."""
+"""Asks and machines are refused where a number makes no sense."""
 
 from __future__ import annotations
 
 import pytest
-from market_stand import HOST, named, stand
+from market_stand import HOST, stand
 from msgspec.structs import replace
 
 from farflung.core.errors import UsageError
-from farflung.market.asks import is_opened, market, seal
-
-NONCE = bytes(range(32))
-
-
-def test_a_seal_is_opened_by_its_ask_and_nonce_alone() -> None:
-    ask = stand(1, 50).ask
-    sealed = seal(ask, NONCE)
-    assert is_opened(sealed, ask, NONCE)
-    assert not is_opened(sealed, ask, bytes(32))
-
-
-def test_every_field_of_an_ask_is_under_its_seal() -> None:
-    ask = stand(1, 50).ask
-    bounds = replace(ask.bounds, seconds=7)
-    changes = {
-        "peer": named(2), "owner": named(2), "price": 49, "until": ask.until + 1, "bounds": bounds, "minimum": 2,
-        "most": 99, "hours": 1,
-    }  # fmt: skip
-    assert set(changes) == set(ask.__struct_fields__)
-    sealed = seal(ask, NONCE)
-    for name, value in changes.items():
-        assert not is_opened(sealed, replace(ask, **{name: value}), NONCE)
-
-
-def test_equal_asks_have_unequal_seals() -> None:
-    assert seal(stand(1, 50).ask, NONCE) != seal(stand(1, 50).ask, bytes(32))
-
-
-@pytest.mark.parametrize("size", [0, 16, 33])
-def test_a_nonce_that_can_be_guessed_seals_nothing(size: int) -> None:
-    with pytest.raises(UsageError) as error:
-        seal(stand(1, 50).ask, bytes(size))
-    assert error.value.code == "FF-MARK-016"
-    assert not is_opened(seal(stand(1, 50).ask, NONCE), stand(1, 50).ask, bytes(size))
+from farflung.market.asks import market
 
 
 def test_an_absurd_ask_is_refused_and_the_field_is_named(subtests: pytest.Subtests) -> None:

@@ -123,7 +123,6 @@ def test_spares_stand_by_and_take_nothing_of_the_budget() -> None:
 
 def test_an_absurd_bid_is_refused_and_the_field_is_named(subtests: pytest.Subtests) -> None:
     for name, value in [
-        ("job", b"x"),
         ("members", 0),
         ("members", 1025),
         ("members", 2.0),

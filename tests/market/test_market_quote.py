@@ -1,43 +1,57 @@
-"""A quote says what the auction would say, what more would cost, and where hosts are lost."""
+"""A quote says who would be hired at which price, what more would cost, and where hosts are lost."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from market_stand import BEACON, DAY, EMPTY, NOW, bid, crowd, named, numbers, offers, stand
+from market_stand import DAY, EMPTY, NOW, UNIT, bid, crowd, named, numbers, offers, stand
+from msgspec.structs import replace
 
 from farflung.core import limits
 from farflung.core.errors import UsageError
 from farflung.core.money import Credits
 from farflung.core.units import Millis
 from farflung.market.asks import market
-from farflung.market.auction import Bundle, clear
 from farflung.market.filter_report import OfferConstraint
 from farflung.market.price_history import BundleSale, last_day, tape
 from farflung.market.quote import quote
+from farflung.market.work_units import CALIBRATED, MemberWork
 
 
 def sale(age: int, ask: int, *, card: str = "rtx 3060", hosts: int = 4) -> BundleSale:
     return BundleSale(Millis(NOW - age), card, hosts, Credits(ask))
 
 
-@given(
-    prices=st.lists(st.integers(1, 30), min_size=1, max_size=12), members=st.integers(1, 5), spares=st.integers(0, 2)
-)
-@settings(max_examples=50)
-def test_a_quote_is_what_the_auction_says_of_the_same_asks(prices: list[int], members: int, spares: int) -> None:
-    asked = bid(members, spares, price=20)
-    (found,) = clear(offers(*prices), [asked], BEACON)
-    told = quote(offers(*prices), asked, EMPTY, NOW)
-    if isinstance(found, Bundle):
-        assert (told.ask, told.price, told.hint) == (found.ask, found.price, "")
-        assert told.total == found.price * members * asked.work.units
-        assert (sorted(told.hired), told.setter) == (sorted((*found.members, *found.spares)), found.setter)
-    else:
-        assert (told.ask, told.price, told.total, told.hint) == (None, None, None, found.hint)
-        assert (told.hired, told.setter) == ((), None)
+def test_members_and_spares_are_all_paid_the_first_ask_behind_them() -> None:
+    told = quote(offers(7, 3, 5, 9, 4), bid(2, 1), EMPTY, NOW)
+    assert (numbers(told.hired), told.setter, told.ask, told.price) == ([2, 3, 5], named(1), 7, 7)
+    assert told.total == 2 * 10 * 7
+    work = MemberWork(4, replace(UNIT, flop=CALIBRATED * 3 // 2))
+    assert quote(offers(7, 3, 5), bid(2, work=work), EMPTY, NOW).price == 11
+
+
+def test_without_an_ask_to_set_the_price_the_answer_names_what_to_relax() -> None:
+    assert (
+        "3 hosts are needed, one of them to set the price, and 2 offer" in quote(offers(1, 2), bid(2), EMPTY, NOW).hint
+    )
+    cases = [
+        (bid(2, price=1), crowd(1, 2, 3), "relax price"),
+        (bid(2, memory_bytes=13 << 30), crowd(1, 2, 3), "relax memory: 14 GB is asked of each"),
+        (bid(2, deadline=NOW + 1000), crowd(1, 2, 3), "relax deadline"),
+        (bid(2), [stand(i, 1, speed=10**13 * i) for i in (1, 2, 3)], "relax similarity"),
+        (bid(2, cards=("a100",), price=0), crowd(1, 2, 3), "not the only constraint"),
+    ]
+    for asked, standing, words in cases:
+        found = quote(market(standing), asked, EMPTY, NOW)
+        assert (found.ask, found.price, found.total, found.hired, found.setter) == (None, None, None, (), None)
+        assert words in found.hint
+
+
+def test_one_owner_has_at_most_a_third_of_the_members() -> None:
+    whale = stand(1, 1).ask.peer
+    standing = [stand(i, 1, owner=whale) for i in range(1, 8)] + [stand(i, i) for i in range(8, 20)]
+    assert sum(peer[-1] < 8 for peer in quote(market(standing), bid(6, 2), EMPTY, NOW).hired) == 2
+    assert quote(market(standing), bid(2), EMPTY, NOW).ask == 9
 
 
 def test_the_supply_curve_rises_ends_where_supply_does_and_goes_beyond_the_budget() -> None:
@@ -92,14 +106,6 @@ def test_where_two_constraints_keep_everybody_out_one_of_them_is_named() -> None
     told = quote(offers(5, 6, 7), bid(2, price=4, memory_bytes=1 << 45), EMPTY, NOW)
     assert told.hint.startswith("relax memory first (35.2 TB is asked of each)")
     assert "not the only constraint" in told.hint
-
-
-def test_a_quote_takes_nothing() -> None:
-    asks = offers(1, 2, 3, 4)
-    assert quote(asks, bid(2), EMPTY, NOW) == quote(asks, bid(2), EMPTY, NOW)
-    (found,) = clear(asks, [bid(2)], BEACON)
-    assert isinstance(found, Bundle)
-    assert numbers(found.members) == [1, 2]
 
 
 def test_a_market_without_asks_has_a_quote_that_says_so() -> None:

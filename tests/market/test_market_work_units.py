@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from farflung.core.errors import UsageError
 from farflung.core.money import Credits
-from farflung.market.work_units import CALIBRATED, MemberWork, UnitBounds, ask_within, escrow, token_price, unit_price
+from farflung.market.work_units import CALIBRATED, MemberWork, UnitBounds, ask_within, token_price, unit_price
 
 
 def test_a_unit_without_bounds_is_refused_and_the_field_is_named(subtests: pytest.Subtests) -> None:
@@ -43,12 +43,6 @@ def test_a_job_of_too_many_calibrated_units_is_refused() -> None:
         MemberWork(1 << 40, replace(UNIT, flop=2 * CALIBRATED))
 
 
-def test_what_is_used_is_compared_bound_by_bound() -> None:
-    assert UNIT.over(UNIT) == ()
-    used = replace(UNIT, seconds=UNIT.seconds + 1, up_bytes=UNIT.up_bytes + 1)
-    assert UNIT.over(used) == ("up_bytes", "seconds")
-
-
 def test_calibrated_units_are_rounded_up() -> None:
     assert MemberWork(3, replace(UNIT, flop=CALIBRATED // 2)).calibrated == 2
     assert MemberWork(2, replace(UNIT, flop=CALIBRATED // 2)).calibrated == 1
@@ -58,7 +52,6 @@ def test_unequal_units_cost_in_proportion_and_a_part_is_rounded_up() -> None:
     assert unit_price(1000, UNIT) == 1000
     assert unit_price(1000, replace(UNIT, flop=CALIBRATED * 5 // 2)) == 2500
     assert unit_price(1, replace(UNIT, flop=1)) == 1
-    assert escrow(MemberWork(10, UNIT), unit_price(1000, UNIT), 3) == 30_000
 
 
 @given(price=st.integers(0, 10**12), flop=st.integers(1, 1 << 62))

@@ -29,7 +29,7 @@ from farflung.advice.method_costs import MethodSetting, estimate
 from farflung.advice.offers.offer_file import HOUR, OfferedHost
 from farflung.core import limits
 from farflung.core.errors import UsageError
-from farflung.core.ids import ID_BYTES, Hash, PeerId
+from farflung.core.ids import ID_BYTES, PeerId
 from farflung.core.money import MAX_CREDITS, Credits, format_credits, times
 from farflung.core.units import Millis, Seconds, format_seconds
 from farflung.job.spec import JobSpec
@@ -42,7 +42,6 @@ from farflung.market.filter_report import Mask, OfferConstraint
 from farflung.market.work_units import CALIBRATED, UnitBounds
 
 ANY: Final = UnitBounds(LARGE, limits.UNIT_FLOP, LARGE, LARGE, LARGE, LARGE)  # an offer bounds no unit
-UNNAMED: Final = Hash(bytes(ID_BYTES))  # a quote draws nobody, so its job needs no name
 # Rules of admission, as a funnel names them.
 RULES: Final = {
     "software": "software",
@@ -171,7 +170,7 @@ def bid(found: OfferedJob) -> Bid:
         seconds=max(1, min(LARGE, (end - order.start) // (1000 * spec.rounds))),
     )
     return Bid(
-        job=UNNAMED, members=order.members, spares=order.spares, work=work_units.MemberWork(spec.rounds, each),
+        members=order.members, spares=order.spares, work=work_units.MemberWork(spec.rounds, each),
         price=times(order.unit_price, spec.round_tokens), budget=order.budget, start=order.start, deadline=end,
         cards=order.cards, memory_bytes=each.memory_bytes, stake=order.stake,
     )  # fmt: skip

@@ -137,7 +137,6 @@ VOTE_LOG_BYTES: Final = 256 * MIB  # blocks that are not final, of 64 views, and
 ASKS: Final = 1 << 20  # of one book
 CARD_CHARACTERS: Final = 64  # of the name of a class of cards
 CARDS: Final = 64  # classes that one bid names
-BIDS: Final = 1 << 14  # of one epoch
 SIMILARITY: Final = 10_000  # percent: speeds that differ by more have no use for each other
 MARKET_UNITS: Final = 1 << 40  # of one job and member, and calibrated ones
 UNIT_FLOP: Final = 1 << 62  # that one unit may take

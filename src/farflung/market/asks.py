@@ -1,8 +1,7 @@
 """Defines a standing offer: the ask that an owner makes, and what was measured of its machine.
 
-An ask is the owner's word, a price for a calibrated unit and the work that it takes; it is sealed first and opened
-later, so that nobody can undercut what it read. Speed, memory and lines are measured by others, again and again, and no
-part of the ask: what is measured cannot be bid.
+An ask is the owner's word, a price for a calibrated unit and the work that it takes. Speed, memory and lines are no
+part of it: what is measured cannot be bid.
 """
 
 from __future__ import annotations
@@ -11,13 +10,10 @@ from collections.abc import Sequence
 from typing import Final
 
 import msgspec
-from msgspec.structs import astuple
 
 from farflung.core import limits
-from farflung.core.codec import encode
-from farflung.core.crypto import NS_ASK, digest
 from farflung.core.errors import UsageError
-from farflung.core.ids import ID_BYTES, Hash, PeerId
+from farflung.core.ids import ID_BYTES, PeerId
 from farflung.core.money import MAX_CREDITS, Credits
 from farflung.core.units import Millis
 from farflung.market.clearing import FASTEST
@@ -95,13 +91,11 @@ class HostMeasurements(msgspec.Struct, frozen=True):
 
 
 class StandingOffer(msgspec.Struct, frozen=True):
-    """One offer: an ask that was opened, and the machine behind it."""
+    """One offer: an ask, and the machine behind it."""
 
     ask: Ask
     host: HostMeasurements
 
-
-SEALED: Final = ("peer", "owner", "price", "until", "minimum", "most", "hours", "bounds")
 
 FACTS: Final = (
     "card", "until", "minimum", "most", "hours", "memory", "disk", "cores", "up", "down", "reliability", "stake",
@@ -132,21 +126,3 @@ def _row(offer: StandingOffer, card: int) -> OfferRow:
         most.memory_bytes, most.seconds,
     )  # fmt: skip
     return OfferRow(ask.peer, ask.price, host.speed, ask.owner, card, facts, ask.peer)
-
-
-def seal(ask: Ask, nonce: bytes) -> Hash:
-    """What is published of an ask in the first block. Raises UsageError FF-MARK-016 for a nonce that can be guessed."""
-    if len(nonce) != ID_BYTES:
-        raise UsageError(
-            "FF-MARK-016",
-            "this nonce seals nothing",
-            cause=f"{len(nonce)} bytes: prices are few, and would be tried",
-            hint=f"{ID_BYTES} bytes that nobody else knows",
-        )
-    *fields, bounds = (getattr(ask, name) for name in SEALED)
-    return digest(NS_ASK, encode((*fields, astuple(bounds))), nonce)
-
-
-def is_opened(sealed: Hash, ask: Ask, nonce: bytes) -> bool:
-    """Whether this is the ask that was sealed."""
-    return len(nonce) == ID_BYTES and seal(ask, nonce) == sealed

@@ -18,7 +18,6 @@ import numpy as np
 
 from farflung.core import limits
 from farflung.core.errors import UsageError
-from farflung.core.ids import ID_BYTES, Hash
 from farflung.core.money import MAX_CREDITS, Credits, format_credits
 from farflung.core.units import Millis, format_bytes, format_count, format_rate, format_seconds
 from farflung.market.asks import LARGE, Market
@@ -43,7 +42,6 @@ class Bid(msgspec.Struct, frozen=True):
     Money in pico-credits; `price` for one of the job's units. No `cards`: any class. `memory_bytes` are the card's.
     """
 
-    job: Hash
     members: int
     spares: int
     work: MemberWork
@@ -65,7 +63,6 @@ class Bid(msgspec.Struct, frozen=True):
     def __post_init__(self) -> None:
         wrong = fault(
             {
-                "length of job": (len(self.job), ID_BYTES, ID_BYTES),
                 "members": (self.members, 1, limits.PEERS),
                 "spares": (self.spares, 0, limits.PEERS),
                 "price": (self.price, 0, MAX_CREDITS),

@@ -1,6 +1,10 @@
 """Quotes a bid before it is made: price, supply curve, where hosts are lost, and the last day's prices.
 
-A quote reserves nothing: asks come and go, and others bid; `price` of the bid itself is what protects it.
+    n + s winners of one window, all paid the (n+s+1)-th ask: members and spares alike, and nobody its own ask
+
+Spares are winners, because they are paid when they work; would the first loser be called up at its own ask, it had
+better ask more (docs/decisions/065). A quote reserves nothing: asks come and go, and others bid; `price` of the bid
+itself is what protects it.
 """
 
 from __future__ import annotations
@@ -16,10 +20,9 @@ from farflung.core.ids import PeerId
 from farflung.core.money import Credits
 from farflung.core.units import Millis
 from farflung.market.asks import Market
-from farflung.market.auction import hint, winners
 from farflung.market.bids import Bid, cap_of, rules
-from farflung.market.clearing import SimilarityRule
-from farflung.market.filter_report import FilterReport, Mask, OfferConstraint, alone, pour
+from farflung.market.clearing import SimilarityRule, SpeedWindow
+from farflung.market.filter_report import FilterReport, Mask, OfferConstraint, alone, pour, relief
 from farflung.market.price_history import DayPrices, PriceHistory, last_day
 from farflung.market.work_units import unit_price
 
@@ -98,12 +101,25 @@ def _hint(market: Market, bid: Bid, left: Mask, asked: Sequence[OfferConstraint]
     """
     alike = market.asks.widest(left, SimilarityRule(bid.similarity))
     if beyond is not None or alike <= bid.seats:
-        return hint(market, bid, asked)
+        return _relief(market, bid, asked)
     share, counted = cap_of(bid.members), market.asks.widest(left, bid.similar)
     return (
         f"{alike} hosts of similar speed meet all that is asked, and of one owner {share} may be among"
         f" {bid.members} members: {counted} of {bid.seats + 1} that are needed. Hosts of other owners would do it"
     )
+
+
+def _relief(market: Market, bid: Bid, asked: Sequence[OfferConstraint]) -> str:
+    """What to relax where no window has a setter beyond its winners."""
+    needed = bid.seats + 1
+    if market.asks.size < needed:
+        return f"{needed} hosts are needed, one of them to set the price, and {market.asks.size} offer"
+
+    def is_enough(left: Mask) -> bool:
+        return market.asks.widest(left, bid.similar) >= needed
+
+    similar = f"relax similarity: speeds may differ by {bid.similarity - 100} % at most, one owner may have a third"
+    return relief(asked, needed, similar, is_enough)
 
 
 def _losses(
@@ -115,6 +131,11 @@ def _losses(
         ConstraintLoss(rule.name, rule.value, removed[rule.name], out)
         for rule, out in zip(asked, kept_out, strict=True)
     )
+
+
+def winners(market: Market, bid: Bid, left: Mask) -> SpeedWindow | None:
+    """The window of a bid over the offers in `left`: its winners, and last the one that sets their price."""
+    return market.asks.best(left, bid.seats + 1, bid.similar)
 
 
 def ask_for(market: Market, bid: Bid, left: Mask) -> Credits | None:

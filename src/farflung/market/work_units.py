@@ -18,7 +18,7 @@ import msgspec
 
 from farflung.core import limits
 from farflung.core.errors import UsageError
-from farflung.core.money import Credits, checked, times
+from farflung.core.money import Credits, checked
 from farflung.market.range_checks import fault
 
 CALIBRATED: Final = 10**15  # FLOP of one calibrated unit, by the benchmark of the card's class
@@ -45,10 +45,6 @@ class UnitBounds(msgspec.Struct, frozen=True):
             raise UsageError(
                 "FF-MARK-010", "a unit of work without bounds", cause=wrong, hint="declare what one unit takes at most"
             )
-
-    def over(self, used: UnitBounds) -> tuple[str, ...]:
-        """The bounds that `used` is above, by name."""
-        return tuple(name for name in self.__struct_fields__ if getattr(used, name) > getattr(self, name))
 
 
 class MemberWork(msgspec.Struct, frozen=True):
@@ -94,8 +90,3 @@ def token_price(price: Credits, tokens: int) -> Credits:
 def ask_within(price: int, each: UnitBounds) -> int:
     """The highest ask for a calibrated unit at which one of the job's units costs at most `price`."""
     return price * CALIBRATED // each.flop
-
-
-def escrow(work: MemberWork, price: Credits, members: int) -> Credits:
-    """What a bundle costs at most, pico-credits: every unit of every member once, at `price` for one."""
-    return times(price, work.units * members)
