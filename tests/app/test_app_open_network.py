@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -37,14 +38,31 @@ class Person:
         variables = {"XDG_CONFIG_HOME": str(self._folder / "c"), "XDG_STATE_HOME": str(self._folder / "s")}
         command = [sys.executable, "-m", "farflung.app.cli.main", *words, "--json"]
         environment = {**os.environ, **variables}
-        begun = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment, cwd=self._folder)
+        with (self._folder / "errors").open("a") as errors:
+            begun = subprocess.Popen(
+                command,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                text=True,
+                env=environment,
+                cwd=self._folder,
+                start_new_session=True,
+            )
         self._started.append(begun)
         return begun
+
+    @property
+    def errors(self) -> str:
+        """What all of it said beside its output."""
+        return (self._folder / "errors").read_text()
+
+    def copy(self, folder: str, to: str) -> None:
+        shutil.copytree(self._folder / folder, self._folder / to, symlinks=True)
 
     def end(self) -> None:
         for each in self._started:
             if each.poll() is None:
-                each.kill()
+                os.killpg(each.pid, signal.SIGKILL)
             each.wait()
             assert each.stdout is not None
             each.stdout.close()
@@ -61,18 +79,18 @@ def people(tmp_path: Path) -> Iterator[dict[str, Person]]:
         person.end()
 
 
-def heard(process: subprocess.Popen[str], kind: str) -> dict[str, Any]:
+def heard(process: subprocess.Popen[str], kind: str, key: str = "kind") -> dict[str, Any]:
     """The next line of that kind."""
     assert process.stdout is not None
     for line in process.stdout:
         said: dict[str, Any] = json.loads(line)
-        if said.get("kind") == kind:
+        if said.get(key) == kind:
             return said
     raise AssertionError(f"it ended without {kind}")
 
 
-def test_one_opens_four_lend_and_a_sixth_runs_a_job_on_them(people: dict[str, Person], tmp_path: Path) -> None:
-    """The law leaves ten minutes for claims; two verifiers of other owners attest the end, so nobody waits for them."""
+def lending(people: dict[str, Person]) -> tuple[str, dict[str, subprocess.Popen[str]]]:
+    """The invitation to a network, and the programs that lend there."""
     opened = people["operator"].types("network", "open", "net", "--port", str(free_ports(2)))
     assert opened.stdout is not None
     invitation = json.loads(opened.stdout.readline())["invitation"]
@@ -82,6 +100,12 @@ def test_one_opens_four_lend_and_a_sixth_runs_a_job_on_them(people: dict[str, Pe
     }
     for each in lent.values():
         heard(each, "waiting")
+    return invitation, lent
+
+
+def test_one_opens_four_lend_and_a_sixth_runs_a_job_on_them(people: dict[str, Person], tmp_path: Path) -> None:
+    """The law leaves ten minutes for claims; two verifiers of other owners attest the end, so nobody waits for them."""
+    invitation, lent = lending(people)
     run = people["requester"].types("run", "--preset", "tiny", *TWO, "--on", invitation, "--yes", "--out", "run")
     reading = threading.Thread(target=run.communicate)
     reading.start()
@@ -110,3 +134,29 @@ def test_one_opens_four_lend_and_a_sixth_runs_a_job_on_them(people: dict[str, Pe
     for each in lent.values():
         each.send_signal(signal.SIGTERM)
         assert each.wait() == 0
+
+
+def test_of_two_live_copies_of_a_run_the_one_resumed_later_ends_it_and_nobody_is_slashed(
+    people: dict[str, Person],
+) -> None:
+    invitation, lent = lending(people)
+    person = people["requester"]
+    words = ("--preset", "tiny", *TWO, "--rounds", "12", "--on", invitation, "--yes", "--out", "run")
+    first = person.types("run", *words)
+    for _ in range(2):
+        heard(first, "round", "event")
+    os.killpg(first.pid, signal.SIGSTOP)
+    person.copy("run", "copy")
+    copy = person.types("resume", "copy")
+    heard(copy, "round", "event")
+    os.killpg(first.pid, signal.SIGCONT)
+    said, _ = first.communicate()
+    assert first.returncode not in (0, None)
+    assert "another process of" in person.errors
+    assert "FF-APP-605" in person.errors or "FF-APP-604" in person.errors
+    events = [json.loads(line) for line in copy.communicate()[0].splitlines() + said.splitlines()]
+    assert copy.returncode == 0
+    assert not [each for each in events if each.get("event") in ("caught", "perjury")]
+    assert events
+    for name in ("lender", "second"):
+        assert heard(lent[name], "paid")["paid"] == 12 * 192

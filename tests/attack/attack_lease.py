@@ -32,12 +32,12 @@ from farflung.core import limits
 from farflung.core.codec import decode, encode
 from farflung.core.crypto import SigningKey, local_key
 from farflung.core.errors import RunError
-from farflung.core.ids import Hash
+from farflung.core.ids import Hash, PeerId
 from farflung.core.release import JOB_FORMAT
 from farflung.host.sandbox import SandboxTier
 from farflung.ledger.block import Genesis
-from farflung.ledger.table_rows import JobRow, LeaseRow
-from farflung.ledger.transactions import LeaseRole
+from farflung.ledger.table_rows import JobRow, KeyRow, LeaseRow
+from farflung.ledger.transactions import JobCoordinate, LeaseRole, coordinator_of
 from farflung.market.provider_offer import Capabilities
 from farflung.net.endpoint_records import EndpointAddress
 from farflung.net.messages import MessageKind
@@ -80,13 +80,18 @@ class FundedLedger:
     def __init__(self) -> None:
         self.jobs: dict[Hash, JobRow | None] = {}  # others than that
         self.is_leased = True
+        self.term: JobCoordinate | None = None
 
     async def job(self, job: Hash) -> JobRow | None:
         if job in self.jobs:
             return self.jobs[job]
         return JobRow(job, REQUESTER.public, 1 << 50, 1 << 20, SPEC.rounds, 10**9)
 
-    async def row(self, kind: type[LeaseRow], key: bytes) -> LeaseRow | None:
+    async def row(self, kind: type[Any], key: bytes) -> Any:
+        if kind is KeyRow:
+            name = coordinator_of(TERMS.id)
+            held = self.term if key == name else None
+            return KeyRow(name, PeerId(held.mark), name, held.term) if held is not None else None
         return LeaseRow(TERMS.id, ME.public, 10, 500, UNITS, ME.public) if self.is_leased else None
 
 

@@ -23,6 +23,7 @@ POWERS: dict[str, set[str]] = {
     "JobFinish": {"jobs"},
     "JobSettle": PAYS,
     "JobCancel": PAYS,
+    "JobCoordinate": {"keys"},
     "JobLeave": PAYS,
     "KeyCertify": {"keys"},
     "KeyRevoke": {"keys"},

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 from hypothesis.stateful import rule
-from ledger_world import CAPS, EVIDENCE, NODES, PROGRAM, REQUESTER, REST, ROOTS, VERIFIERS
+from ledger_world import CAPS, EVIDENCE, NODES, OTHER_JOB, PROGRAM, REQUESTER, REST, ROOTS, VERIFIERS
 from machine_base import AMOUNT, AUDITOR, JOBS, LENDER, OWNER, ROLE, SMALL, SPAN, Machine
 
 from farflung.core.crypto import SigningKey
 from farflung.core.ids import Hash
 from farflung.ledger import transactions
-from farflung.ledger.table_rows import JobRow, LeaseRow, lease_key
+from farflung.ledger.table_rows import JobRow, KeyRow, LeaseRow, lease_key
 
 
 class JobRules(Machine):
@@ -182,6 +182,14 @@ class JobRules(Machine):
     @rule(key=OWNER, job=JOBS)
     def settle(self, key: SigningKey, job: Hash) -> None:
         self.ask(key, transactions.JobSettle(job))
+
+    @rule(key=OWNER, step=st.sampled_from((0, 1, 1, 2)), mark=st.sampled_from((1, 2, 0)))
+    def coordinate(self, key: SigningKey, step: int, mark: int) -> None:
+        """Of one job alone: the others would be stopped by it."""
+        job = OTHER_JOB
+        row = self.world.state.find(KeyRow, transactions.coordinator_of(job))
+        said = transactions.JobCoordinate(job, (row.epoch if row else 0) + step, Hash(bytes([mark]) * 32))
+        self.ask(key, said, transactions.JobCancel(job))
 
     @rule(key=LENDER, job=JOBS)
     def leave_job(self, key: SigningKey, job: Hash) -> None:

@@ -17,6 +17,9 @@ class NaiveCanaries:
     now: int
     jobs: dict[bytes, dict[str, Any]]
 
+    def speaks(self, job: bytes) -> None:
+        raise NotImplementedError
+
     def accusing(self, job: bytes, node: bytes) -> int:
         raise NotImplementedError
 
@@ -27,6 +30,8 @@ class NaiveCanaries:
         need(op.job in self.jobs)
         job, plant, v = self.jobs[op.job], op.canary.plant, op.canary.verdict.verdict
         need(sender in (job["owner"], v.node))
+        if sender == job["owner"]:
+            self.speaks(op.job)
         ended = job["state"] in ("output", "stopped")
         need(job["state"] == "running" or (ended and self.now < job["until"]))
         node, verifier = job["leases"].get(v.node), job["leases"].get(v.verifier)

@@ -68,6 +68,7 @@ class Naive(NaiveSeats, NaiveExclusions, NaivePay, NaiveCanaries):
         self.nonce[t.sender] = t.nonce + 1
         self.pay(t.sender, -t.fee)
         self.pay(self.payee, t.fee)
+        self.in_term: set[bytes] = set()  # jobs whose term this transaction names
         kept = copy.deepcopy({name: getattr(self, name) for name in BOOKS})
         try:
             for op in t.ops:
@@ -93,8 +94,22 @@ class Naive(NaiveSeats, NaiveExclusions, NaivePay, NaiveCanaries):
     def mine(self, sender: bytes, job: bytes, *states: str) -> dict[str, Any]:
         need(job in self.jobs)
         need(self.jobs[job]["owner"] == sender)
+        self.speaks(job)
         need(self.jobs[job]["state"] in states)
         return self.jobs[job]
+
+    def speaks(self, job: bytes) -> None:
+        need(digest("farflung/coordinator/1", job) not in self.keys or job in self.in_term)
+
+    def JobCoordinate(self, sender: bytes, op: ops.JobCoordinate) -> None:
+        need(op.job in self.jobs and self.jobs[op.job]["owner"] == sender)
+        name = digest("farflung/coordinator/1", op.job)
+        fresh = {"now": (0, name), "before": (0, name), "times": (0, 0), "void": 0}
+        term, mark = self.keys.get(name, fresh)["now"]
+        if not (op.term and (op.term, op.mark) == (term, mark)):
+            need(op.term == term + 1 < 2**32 and op.mark not in (mark, bytes(32)))
+        self.keys.setdefault(name, fresh)["now"] = (op.term, op.mark)
+        self.in_term.add(op.job)
 
     def KeyCertify(self, sender: bytes, op: ops.KeyCertify) -> None:
         said = self.keys.setdefault(sender, {"now": (0, sender), "before": (0, sender), "times": (0, 0), "void": 0})

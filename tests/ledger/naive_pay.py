@@ -29,6 +29,9 @@ class NaivePay:
     jobs: dict[bytes, dict[str, Any]]
     disputes: dict[tuple[bytes, bytes], dict[str, Any]]
 
+    def speaks(self, job: bytes) -> None:
+        raise NotImplementedError
+
     def pay(self, who: bytes, amount: int) -> None:
         raise NotImplementedError
 
@@ -124,6 +127,8 @@ class NaivePay:
         job = self.jobs[op.job]
         auditors = self.auditors(job)
         need(sender == job["owner"] or sender in auditors)
+        if sender == job["owner"]:
+            self.speaks(op.job)
         need(job["state"] == "running" or (job["state"] in ENDING and self.now < job["until"]))
         lease = job["leases"].get(op.node)
         need(lease and lease["role"] == 0 and not lease["over"])

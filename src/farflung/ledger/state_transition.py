@@ -92,6 +92,7 @@ _RULES: dict[type[Any], Callable[[StateDraft, PeerId, Any], None]] = {
     ops.JobFinish: jobs.finish,
     ops.JobSettle: settlement.settle,
     ops.JobCancel: settlement.cancel,
+    ops.JobCoordinate: jobs.coordinate,
     ops.JobLeave: settlement.leave,
     ops.KeyCertify: keys.certify,
     ops.KeyRevoke: keys.revoke,

@@ -13,7 +13,7 @@ from typing import Final
 from farflung.core.canon.program import CanonicalProgram
 from farflung.core.codec import Wire, encode
 from farflung.core.commitments import BorderRoots
-from farflung.core.crypto import NS_OFFER, NS_TX, NS_TX_ID, NS_VERDICT, SigningKey, digest, is_signed
+from farflung.core.crypto import NS_COORDINATOR, NS_OFFER, NS_TX, NS_TX_ID, NS_VERDICT, SigningKey, digest, is_signed
 from farflung.core.ids import ZERO_HASH, Hash, PeerId, Signature
 from farflung.core.relay_passes import SignedRelayPass, SignedRelayReceipt
 from farflung.ledger.disputes import DisputeAnswer, JuryVote
@@ -244,6 +244,22 @@ class JobCancel(Wire, frozen=True, tag="job_cancel"):
     job: Hash
 
 
+class JobCoordinate(Wire, frozen=True, tag="job_coordinate"):
+    """The requester's process with this mark coordinates the job, in this term: the next one, or the one it holds.
+
+    What else the requester says of a job that has terms counts only in a transaction that says so.
+    """
+
+    job: Hash
+    term: int
+    mark: Hash
+
+
+def coordinator_of(job: Hash) -> PeerId:
+    """The name under which the registry of keys has a job's term: its epoch is the term, its node the mark."""
+    return PeerId(digest(NS_COORDINATOR, job))
+
+
 class JobLeave(Wire, frozen=True, tag="job_leave"):
     """A node ends its own lease in a job that has been silent: it is paid for what is recorded, its stake is free."""
 
@@ -310,6 +326,7 @@ Op = (
     | JobFinish
     | JobSettle
     | JobCancel
+    | JobCoordinate
     | JobLeave
     | KeyCertify
     | KeyRevoke

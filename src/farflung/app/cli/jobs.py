@@ -96,6 +96,7 @@ async def _cancelled(run: RunFolder, record: NetworkRecord) -> JobRow:
                 cause=f"it is of {short(row.requester)}, this computer's account is {short(ledger.own)}",
                 hint="cancel it where that account's key is",
             )
+        await ledger.coordinate(terms.id)  # whatever process had it, on whatever computer
         await ledger.submit(JobSettle(row.job) if row.state is JobState.OUTPUT else JobCancel(row.job))
         return await ledger.job(terms.id) or row
 

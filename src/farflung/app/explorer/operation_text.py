@@ -69,6 +69,8 @@ def told(op: ops.Op) -> str:
             return f"settle job {short(job)}: pay all leases, refund the rest"
         case ops.JobCancel(job):
             return f"cancel job {short(job)}: pay what is recorded, refund the rest"
+        case ops.JobCoordinate(job, term, _):
+            return f"coordinate job {short(job)}, in term {term}"
         case ops.JobLeave(job):
             return f"leave job {short(job)}, which is silent: be paid for what is recorded, take the stake back"
         case ops.KeyCertify(node, epoch, _, _):

@@ -12,6 +12,7 @@ out of every state that holds money; so no state can hold money for ever.
 | JobSlash    | requester or a verifier | Running, Output, Stopped | the same |
 | JobPerjury  | requester or the node that planted | Running, Output, Stopped | the same |
 | SettleMany  | anybody   | Running, Output, Stopped | the same |
+| JobCoordinate | requester | any            | the same  |
 | JobFinish   | requester | Running          | Output    |
 | JobAttest   | anybody   | Output, Stopped  | the same  |
 | JobSettle   | requester | Output           | Settled   |
@@ -19,6 +20,11 @@ out of every state that holds money; so no state can hold money for ever.
 | JobCancel   | requester | Running          | Stopped, or Cancelled where there is no window |
 | JobLeave    | a node of it | Running, Output, Stopped | the same; it ends the node's lease |
 | (deadline)  | the clock | all of the above but Settled and Cancelled | Expired |
+
+Two processes of one requester may both coordinate a job: a copied folder, an earlier computer that is
+back. The one that begins later takes the next term (JobCoordinate), and from then on whatever the requester says of the
+job counts only in a transaction that names the newest term and its mark. A job that was never taken over has term 0,
+and nothing is named.
 
 Output and Stopped have a verification window (`window_ms`): until it is over, or a quorum of the job's verifiers has
 attested, the requester can end neither, and accusations and vouchers come in.
@@ -37,8 +43,9 @@ from farflung.ledger.ledger_state import StateDraft, params_of
 from farflung.ledger.params import HOUR_MS
 from farflung.ledger.rules import clearing, exclusions, nodes
 from farflung.ledger.rules.accounts import withdraw
-from farflung.ledger.table_rows import EpochRow, JobRow, JobState, LeaseRow, lease_key
+from farflung.ledger.table_rows import NOBODY, EpochRow, JobRow, JobState, KeyRow, LeaseRow, lease_key
 from farflung.ledger.transactions import (
+    JobCoordinate,
     JobCreate,
     JobDraw,
     JobFinish,
@@ -46,6 +53,7 @@ from farflung.ledger.transactions import (
     LeaseOffer,
     Progress,
     SignedLeaseOffer,
+    coordinator_of,
 )
 
 ENDING = (JobState.OUTPUT, JobState.STOPPED)
@@ -97,12 +105,40 @@ def check_recent(row: JobRow, round: int, rounds: int = limits.ACCUSABLE_ROUNDS)
 
 
 def step(draft: StateDraft, sender: PeerId, job: Hash, *sources: JobState) -> JobRow:
-    """The job, if `sender` may take this edge. Codes: FF-LEDG-031 unknown, -032 not its requester, -033 state."""
+    """The job, if `sender` may take this edge.
+
+    Codes: FF-LEDG-031 unknown, -032 not its requester, -033 state, -406 another process of the requester coordinates.
+    """
     row = known(draft, job)
     if sender != row.requester:
         raise PolicyError("FF-LEDG-032", "only the requester may do this")
+    check_term(draft, job)
     check_state(row, *sources)
     return row
+
+
+def check_term(draft: StateDraft, job: Hash) -> None:
+    """Whether this transaction says before that its sender holds the job's term. Raises PolicyError FF-LEDG-406."""
+    name = coordinator_of(job)
+    held = draft.find(KeyRow, name)
+    if held is not None and (KeyRow.TABLE, name) not in draft.written:
+        raise PolicyError("FF-LEDG-406", f"another process of the requester coordinates the job, in term {held.epoch}")
+
+
+def coordinate(draft: StateDraft, sender: PeerId, op: JobCoordinate) -> None:
+    """Takes the next term of a job, or names the one that is held.
+
+    Codes: FF-LEDG-031 unknown, -032 not its requester, -405 another process holds this term, or a later one.
+    """
+    if sender != known(draft, op.job).requester:
+        raise PolicyError("FF-LEDG-032", "only the requester may do this")
+    name, mark = coordinator_of(op.job), PeerId(op.mark)
+    held = draft.find(KeyRow, name) or KeyRow(name, name, name)
+    is_held = op.term > 0 and (op.term, mark) == (held.epoch, held.node)
+    is_next = op.term == held.epoch + 1 < limits.EPOCHS and mark not in (held.node, NOBODY)
+    if not is_held and not is_next:
+        raise PolicyError("FF-LEDG-405", f"another process of the requester coordinates the job, in term {held.epoch}")
+    draft.put(replace(held, epoch=op.term, node=mark))
 
 
 def schedule(draft: StateDraft, sender: PeerId, op: JobSchedule) -> None:

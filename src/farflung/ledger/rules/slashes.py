@@ -34,7 +34,7 @@ from farflung.core.ids import ZERO_HASH, Hash, PeerId
 from farflung.ledger.exclusions import ExclusionFault
 from farflung.ledger.ledger_state import StateDraft, params_of
 from farflung.ledger.rules import bounties, disputes, exclusions, nodes, pinpoint
-from farflung.ledger.rules.jobs import check_accusable, check_recent, known
+from farflung.ledger.rules.jobs import check_accusable, check_recent, check_term, known
 from farflung.ledger.rules.verifiers import QUORUM, check_strangers, open_lease, quorum
 from farflung.ledger.table_rows import JobRow
 from farflung.ledger.transactions import JobSlash, LeaseRole, SignedVerdict, Verdict, VerdictFinding, is_verdict_signed
@@ -45,10 +45,12 @@ PERMILLE: Final = 1000
 
 
 def slash(draft: StateDraft, sender: PeerId, op: JobSlash) -> None:
-    """Ends the lease of a node that was found out. Codes: FF-LEDG-031, -033, -048 to -056, -356, -391, -392."""
+    """Ends the lease of a node that was found out. Codes: FF-LEDG-031, -033, -048 to -056, -356, -391, -392, -406."""
     job = known(draft, op.job)
     if sender != job.requester and open_lease(draft, op.job, sender, LeaseRole.AUDIT) is None:
         raise PolicyError("FF-LEDG-048", "only the requester or a verifier of the job may do this")
+    if sender == job.requester:
+        check_term(draft, op.job)
     check_accusable(draft, job)
     lease = open_lease(draft, op.job, op.node, LeaseRole.TRAIN)
     if lease is None:

@@ -12,7 +12,7 @@ from farflung.core import limits
 from farflung.core.codec import encode
 from farflung.core.crypto import SigningKey
 from farflung.core.errors import PolicyError, ProtocolError, RunError, VerificationError
-from farflung.core.ids import Hash, PeerId
+from farflung.core.ids import ID_BYTES, Hash, PeerId
 from farflung.ledger import light_client, queries
 from farflung.ledger.block import Block, BlockHeader, Genesis, unforeseen
 from farflung.ledger.disputes import DisputeRow
@@ -31,7 +31,17 @@ from farflung.ledger.table_rows import (
     channel_key,
     lease_key,
 )
-from farflung.ledger.transactions import NodeLeave, NodeRegister, Op, SignedTx, Transfer, make_tx, sign_tx
+from farflung.ledger.transactions import (
+    JobCoordinate,
+    NodeLeave,
+    NodeRegister,
+    Op,
+    SignedTx,
+    Transfer,
+    coordinator_of,
+    make_tx,
+    sign_tx,
+)
 from farflung.ledger.votes import faults
 from farflung.net.io.connection import Connection
 from farflung.peers.ledger_client.quorum_read import (
@@ -46,6 +56,7 @@ from farflung.peers.ledger_client.quorum_read import (
 from farflung.peers.ledger_client.replies import AnswerT, TransactionOutcome, answer_of, fate_of, is_void
 
 VALID_MS: Final = 60_000  # block time, after which a transaction for several validators is void
+OUT_OF_TERM: Final = frozenset({"FF-LEDG-405", "FF-LEDG-406"})
 _SIGNED_ANEW: Final = 3  # times that one submission is signed at most
 T = TypeVar("T")
 
@@ -85,6 +96,7 @@ class LedgerClient:
         self._open: tuple[tuple[Op, ...], SignedTx] | None = None  # of unknown fate
         self._trust = light_client.trust_in(genesis)
         self._seen = 0  # a height: what is proved of a lower one is too old
+        self._term: tuple[JobCoordinate, ...] = ()  # that each transaction names
         self._nonce = 0  # the least that this client has not used: a validator that is behind names an earlier one
 
     @property
@@ -118,19 +130,33 @@ class LedgerClient:
     async def submit(self, *ops: Op) -> int:
         """Signs and submits one transaction, and returns its block's height.
 
-        Raises RunError FF-APP-070 when the ledger refuses it.
+        Raises RunError FF-APP-070 when the ledger refuses it, 605 where another process coordinates the job.
 
         When its fate stays unknown, the NetworkError of the last try: the next submission settles it first.
         """
+        ops = (*self._term, *ops)
         async with self._turn:
             fate = await self._settled()
             if fate is None or fate[0] != ops:
                 fate = await self._carried_out(ops)
         height, code, why = fate[1].height, fate[1].code, fate[1].why
+        if code in OUT_OF_TERM:
+            raise superseded(why)
         if code or height is None:
             names = ", ".join(type(op).__name__ for op in ops)
             raise RunError("FF-APP-070", f"the ledger refused {names}", cause=f"{code}: {why}" if why else code)
         return height
+
+    async def coordinate(self, job: Hash) -> JobCoordinate:
+        """Takes the next term of a job, which each later transaction of this client names.
+
+        Raises RunError FF-APP-605 where another process was first.
+        """
+        held = await self.keys(coordinator_of(job))
+        term = JobCoordinate(job, held.epoch + 1, Hash(secrets.token_bytes(ID_BYTES)))
+        await self.submit(term)
+        self._term = (term,)
+        return term
 
     async def refresh(self) -> int:
         """Whatever row is asked for afterwards is at least as new as this call: such a read is linearizable.
@@ -381,6 +407,16 @@ class LedgerClient:
     async def _is_registered(self) -> bool:
         row = await self.node(self._key.public)
         return row is not None and row.state == NodeState.ACTIVE
+
+
+def superseded(cause: str) -> RunError:
+    """The error FF-APP-605: the run goes on in another place."""
+    return RunError(
+        "FF-APP-605",
+        "another process of this account coordinates the job",
+        cause=cause,
+        hint="go on there, or stop it and copy its folder here: then `farflung resume` takes the job back",
+    )
 
 
 async def serve_nothing(_: Connection, method: str, __: bytes) -> bytes:

@@ -12,12 +12,17 @@ import time
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final, Protocol, TypeVar
+from weakref import WeakKeyDictionary
 
+from farflung.core import limits
+from farflung.core.codec import decode
 from farflung.core.errors import NetworkError, PolicyError, RunError
 from farflung.core.ids import Hash, PeerId
 from farflung.core.money import format_credits
-from farflung.ledger.table_rows import HOLDS_MONEY, JobRow, JobState, LeaseRow, lease_key
+from farflung.ledger.table_rows import HOLDS_MONEY, JobRow, JobState, KeyRow, LeaseRow, lease_key
+from farflung.ledger.transactions import JobCoordinate, coordinator_of
+from farflung.net.io.connection import Connection
 from farflung.peers.node.job_claims import JobClaims
 from farflung.peers.protocol import messages
 
@@ -31,14 +36,17 @@ ANSWER_SECONDS: Final = 20.0  # the proposer gives up after 30
 REQUESTERS: Final = 1024  # whose offers are remembered
 
 
+RowT = TypeVar("RowT", LeaseRow, KeyRow)
+
+
 class LedgerRows(Protocol):
     """Two rows of the ledger, as a node reads them."""
 
     async def job(self, job: Hash) -> JobRow | None:
         """A job; None where there is none."""
 
-    async def row(self, kind: type[LeaseRow], key: bytes) -> LeaseRow | None:
-        """A lease; None where there is none."""
+    async def row(self, kind: type[RowT], key: bytes) -> RowT | None:
+        """A lease, or a job's term; None where there is none."""
 
 
 class LeaseAdmission:
@@ -50,11 +58,57 @@ class LeaseAdmission:
         self._claims = JobClaims(claims, own)
         self._ledger: LedgerRows | None = None
         self._checks = 0
+        self._terms: dict[Hash, JobCoordinate] = {}  # the newest of each job, as the ledger has it
+        self._shown: WeakKeyDictionary[Connection, JobCoordinate] = WeakKeyDictionary()
         self._unfollowed: dict[PeerId, deque[float]] = {}
 
     def follow(self, ledger: LedgerRows) -> None:
         """Where rows are read; before that nobody is admitted."""
         self._ledger = ledger
+
+    async def introduce(self, connection: Connection, body: bytes) -> bytes:
+        """A requester's process shows its term of a job, which from now on its orders are of.
+
+        Raises PolicyError FF-APP-604 where the ledger has another one, 571 where it does not answer.
+        """
+        said = decode(body, JobCoordinate, limits.TX_BYTES)
+        if self._checks >= CHECKS:
+            raise PolicyError("FF-APP-046", "this node is leased already", hint="propose to another provider")
+        self._checks += 1
+        try:
+            async with asyncio.timeout(ANSWER_SECONDS):
+                held = await self._term_of(said)
+        except (NetworkError, RunError, TimeoutError) as error:
+            raise _unread(str(error)[:200] or f"no answer for {ANSWER_SECONDS:.0f} s") from error
+        finally:
+            self._checks -= 1
+        self._shown[connection] = said
+        if held is not None:
+            if said.job not in self._terms and len(self._terms) >= REQUESTERS:
+                del self._terms[next(iter(self._terms))]
+            self._terms[said.job] = JobCoordinate(said.job, held.epoch, Hash(held.node))
+        self.check_term(connection, said.job)
+        return b""
+
+    async def _term_of(self, said: JobCoordinate) -> KeyRow | None:
+        """What the ledger says; a validator may be a moment behind."""
+        until = self._clock() + LAG_SECONDS
+        while True:
+            held = await self._rows.row(KeyRow, coordinator_of(said.job))
+            if (held is not None and held.epoch >= said.term) or self._clock() >= until:
+                return held
+            await asyncio.sleep(LOOK_SECONDS)
+
+    def check_term(self, connection: Connection, job: Hash) -> None:
+        """Raises PolicyError FF-APP-604: another process of the requester coordinates the job."""
+        newest = self._terms.get(job)
+        if newest is not None and self._shown.get(connection) != newest:
+            raise PolicyError(
+                "FF-APP-604",
+                "another process of the requester coordinates the job",
+                cause=f"the ledger has term {newest.term} of it",
+                hint="go on where that process runs",
+            )
 
     async def admit(self, requester: PeerId, proposal: messages.LeaseOfferRequest) -> None:
         """Raises PolicyError FF-APP-570 not paid for, 571 the ledger does not answer, 573 too many offers before, 624

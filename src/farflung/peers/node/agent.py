@@ -116,12 +116,16 @@ class NodeAgent:
         peer, route = connection.peer, self._role.routes.get(method)
         if method.startswith("object."):
             return self._serve(peer, method, body)
+        if method == messages.TERM:
+            return await self.admission.introduce(connection, body)
         if route is None:
             raise self._role.unserved(method)
         is_allowed, lease = self._admitted(peer, route.caller)
         if is_allowed and route.caller is Caller.AUDITORS:
             self._asked = time.monotonic()
         if peer == self.requester:
+            if self._slot is not None:
+                self.admission.check_term(connection, self._slot.job)
             self._hold.order(time.monotonic())
             is_over = bool(self.closed) and method in _NEW_WORK
             if is_over and lease is not None:

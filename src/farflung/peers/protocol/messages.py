@@ -9,6 +9,7 @@ round.merge     MergeRound      Merged            the provider's root after the 
 audit.open      OpenSegment     SegmentOpened     the committed state before a drawn segment
 audit.plant     OpenSegment     Planted           a false trace of its round, to test a verifier with
 audit.reveal    RevealSegment   SegmentRevealed   what the peer claims came out, once a verifier has committed
+lease.term      JobCoordinate   b""               which term of the job the orders of this connection are of
 lease.members   Members         b""               who is in the job from now on
 fan.enter       Enter           b""               it is in the job's group at a relay (net.multicast_groups)
 lease.pass      Passes          b""               it shows these when it dials through relays (core.relay_passes)
@@ -57,6 +58,7 @@ from farflung.verify.blind_commitment import BlindCommitment
 
 PROPOSE = "lease.propose"
 START = "lease.start"
+TERM = "lease.term"
 TRAIN = "round.train"
 REVEAL = "round.reveal"
 MERGE = "round.merge"

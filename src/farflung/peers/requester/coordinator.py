@@ -29,6 +29,8 @@ from farflung.train.run_log import Contribution, Record, RoundEndRecord, RunEndR
 
 # Whoever trains on from there comes to no number: in the loss, in a gradient, in what would be sent.
 LOST_NUMBERS: Final = ("FF-TRAIN-058", "FF-TRAIN-062", "FF-COMP-020")
+# What a node says that obeys another process of this requester.
+OTHER_COORDINATOR: Final = "FF-APP-604"
 OWN_DISK: Final = ("FF-CORE-050", "FF-CORE-051")  # cannot be written: the same for whichever peer comes next
 
 RoundTask = Coroutine[Any, Any, rounds.Event | None]  # its event goes to the rounds
@@ -253,7 +255,7 @@ class Coordinator:
 
     def _failed(self, peer: PeerId | None, error: FarflungError) -> None:
         self._last_error = error
-        if peer is None or error.code in OWN_DISK:
+        if peer is None or error.code in OWN_DISK or error.code == OTHER_COORDINATOR:
             self.fail(error)  # not the peer's fault
         else:
             broke_rules = isinstance(error, VerificationError | ProtocolError)

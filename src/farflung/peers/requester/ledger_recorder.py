@@ -11,6 +11,7 @@ follows from the job's row alone, so whoever was stopped in `settle` goes on the
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
@@ -18,15 +19,24 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from farflung.core.errors import FarflungError, ProtocolError, RunError
+from farflung.core.errors import FarflungError, NetworkError, ProtocolError, RunError
 from farflung.core.events import PerjuryEvent, SlashEvent, WarningEvent
 from farflung.core.ids import Hash, PeerId
 from farflung.core.units import Seconds, format_seconds
 from farflung.ledger.earnings_tally import JobAttest
 from farflung.ledger.rules.bounties import finders_of, share_of
-from farflung.ledger.table_rows import JobRow, JobState, LeaseRow
-from farflung.ledger.transactions import JobCancel, JobFinish, JobPerjury, JobSettle, Progress, VerdictFinding
-from farflung.peers.ledger_client.client import LedgerClient, dispute_of
+from farflung.ledger.table_rows import HOLDS_MONEY, JobRow, JobState, KeyRow, LeaseRow
+from farflung.ledger.transactions import (
+    JobCancel,
+    JobCoordinate,
+    JobFinish,
+    JobPerjury,
+    JobSettle,
+    Progress,
+    VerdictFinding,
+    coordinator_of,
+)
+from farflung.peers.ledger_client.client import LedgerClient, dispute_of, superseded
 from farflung.peers.requester.audits import evidence_file
 from farflung.peers.requester.job_context import JobContext
 from farflung.peers.rundir.archive import roots_by_round
@@ -216,6 +226,7 @@ def _closed_early(state: str) -> RunError:
 
 LEAST_MS: Final = 1_000  # between two tries to settle, where this computer's clock is ahead of the ledger's
 AGAIN_SECONDS: Final = 30.0  # between two tries to have a window ended early
+TERM_LOOK_SECONDS: Final = 5.0
 IN_WINDOW: Final = (JobState.OUTPUT, JobState.STOPPED)  # the job waits for its verification window
 
 Hand = Callable[[Hash, int, Mapping[PeerId, int]], None]
@@ -244,6 +255,40 @@ def check_newest(records: Sequence[Record], job: JobRow | None) -> None:
             cause=f"the ledger knows {max(job.round, job.drawn)} of this job: the newest folder is elsewhere",
             hint="go on with `farflung resume` where the newest folder is, or copy it here again",
         )
+
+
+async def take_over(ledger: LedgerClient, records: Sequence[Record], job: JobRow | None) -> JobCoordinate | None:
+    """Makes this process the one that coordinates a job which an earlier process has begun; None: nobody has.
+
+    Two copies of a folder may be as old as each other: the one that begins later has the next term, and neither the
+    ledger nor a node that it reaches obeys the other one any more. A ledger that counts blocks is in the run's own
+    folder, and is copied with it. Raises RunError FF-APP-560 (an old copy), FF-APP-605 (another one was first).
+    """
+    check_newest(records, job)
+    if job is None or job.state not in HOLDS_MONEY or ledger.counts_blocks:
+        return None
+    term = await ledger.coordinate(job.job)
+    check_newest(records, await ledger.job(job.job))  # the other one may have recorded a round meanwhile
+    return term
+
+
+async def until_superseded(
+    ledger: LedgerClient,
+    job: Hash,
+    term: JobCoordinate | None,
+    sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+) -> RunError:
+    """Looks every few seconds until another process coordinates the job, and returns what ends this one (FF-APP-605).
+
+    `term`: of this process. A process that was frozen meanwhile might otherwise wait for members that left it.
+    """
+    held = None if term is None else (term.term, PeerId(term.mark))
+    while True:
+        await sleep(TERM_LOOK_SECONDS)
+        with contextlib.suppress(NetworkError):
+            row = await ledger.row(KeyRow, coordinator_of(job))
+            if row is not None and (row.epoch, row.node) != held:
+                return superseded(f"the ledger has term {row.epoch} of it")
 
 
 async def settle(

@@ -7,6 +7,7 @@ import contextlib
 import itertools
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Final, Protocol
+from weakref import WeakSet
 
 from farflung.core.backoff import Backoff
 from farflung.core.codec import encode
@@ -14,6 +15,7 @@ from farflung.core.errors import FarflungError, PolicyError
 from farflung.core.events import WarningEvent
 from farflung.core.ids import Hash, PeerId
 from farflung.core.io.owned_tasks import OwnedTasks
+from farflung.ledger.transactions import JobCoordinate
 from farflung.net.endpoint_records import EndpointAddress
 from farflung.net.io.connection import Connection
 from farflung.net.io.path_manager import PathManager
@@ -63,6 +65,8 @@ class Membership:
         self._returning: dict[PeerId, asyncio.Task[None]] = {}
         self._tasks = OwnedTasks()
         self._coordinator: MembershipEvents | None = None
+        self.term: JobCoordinate | None = None  # that the ledger knows; None: nobody took the job over
+        self._introduced: WeakSet[Connection] = WeakSet()
         self.barred: set[PeerId] = set()  # broke the rules: they serve what they owe, and get nothing
         self.benchmarks: Mapping[PeerId, int] = {}  # FLOP/s of each node, as it offered itself
         self.setup = MemberSetup(job, (), self.dial, passes)
@@ -116,7 +120,11 @@ class Membership:
         address = self._addresses.get(peer)
         if address is None:
             raise PolicyError("FF-APP-047", f"no address is known for {peer[:4].hex()}")
-        return await reach(self._paths, address)
+        connection = await reach(self._paths, address)
+        if self.term is not None and connection not in self._introduced:
+            await connection.call(messages.TERM, encode(self.term))
+            self._introduced.add(connection)
+        return connection
 
     def patience(self, peer: PeerId) -> float:
         """A relay that died is back within seconds; a peer that listens itself has no such excuse."""

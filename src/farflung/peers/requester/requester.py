@@ -50,7 +50,7 @@ from farflung.peers.requester.coordinator import Coordinator
 from farflung.peers.requester.disputes import DisputeMonitor
 from farflung.peers.requester.job_context import JobContext
 from farflung.peers.requester.lease_negotiation import LeaseBudget, StandingAsks, hire, read_asks
-from farflung.peers.requester.ledger_recorder import LedgerRecorder, check_newest, settle
+from farflung.peers.requester.ledger_recorder import LedgerRecorder, settle, take_over, until_superseded
 from farflung.peers.requester.member_setup import ProviderInputs, all_ready, replay_plan
 from farflung.peers.requester.members import RETURN_SECONDS, Membership
 from farflung.peers.requester.payload_checks import CheckerSupervisor
@@ -178,8 +178,25 @@ class Requester:
         return self._objects.serve(connection.peer, method, body)
 
     async def run(self, ledger: LedgerClient, reach_directory: ReachDirectory, budget: LeaseBudget) -> JobOutcome:
-        """The job, from its funding or from wherever its log ends, to its settlement."""
+        """The job, from its funding or from wherever its log ends, to its settlement.
+
+        Raises RunError FF-APP-605 where another process of the account took it over.
+        """
         await self._fund(ledger, budget)
+        if ledger.counts_blocks:
+            return await self._funded(ledger, reach_directory, budget)
+        work = asyncio.create_task(self._funded(ledger, reach_directory, budget))
+        watch = asyncio.create_task(until_superseded(ledger, self._terms.id, self._members.term))
+        try:
+            await asyncio.wait((work, watch), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            ends = [task for task in (work, watch) if task.cancel()]
+            await asyncio.gather(*ends, return_exceptions=True)
+        if work.cancelled():
+            raise watch.result()
+        return work.result()
+
+    async def _funded(self, ledger: LedgerClient, reach_directory: ReachDirectory, budget: LeaseBudget) -> JobOutcome:
         self._ledger, self._budget = ledger, self._with_audits(budget)
 
         async def read_addresses() -> Mapping[PeerId, messages.PeerAddress]:
@@ -242,7 +259,7 @@ class Requester:
         job = await ledger.job(self._terms.id)
         if job is not None and job.requester != self._key.public:
             raise RunError("FF-APP-069", "somebody else has put this job on the ledger", hint="start a new run")
-        check_newest(self._job.log.records, job)
+        self._members.term = await take_over(ledger, self._job.log.records, job)
         if job is None:
             price = budget.unit_price
             create = JobCreate(self._terms.id, budget.escrow, price, spec.rounds, budget.deadline)
