@@ -301,9 +301,7 @@ class NodeAgent:
                 over = self._process.over_limit() or (self._pipe.fault if self._pipe is not None else "")
                 over = over or self._stalled(self._process)
                 if over:
-                    self._channel.report(
-                        "warning", code="FF-APP-086", message=f"{self._config.name}: its worker is ended: {over}"
-                    )
+                    self._warn("FF-APP-086", f"its worker is ended: {over}")
                     self._end_worker()
                     continue
                 if self._is_tampered(self._process):
