@@ -33,6 +33,7 @@ from farflung.core.codec import encode
 from farflung.core.crypto import NS_OUTPUT, SigningKey, digest
 from farflung.core.errors import VerificationError
 from farflung.core.ids import ZERO_HASH, PeerId
+from farflung.core.money import CREDIT
 from farflung.ledger import transactions
 from farflung.ledger.block import Block, BlockHeader, vote_for
 from farflung.ledger.chain import Chain
@@ -152,7 +153,7 @@ def test_a_job_that_the_ledger_does_not_know_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    "changed", [{"rounds": 4}, {"unit_price_max": PRICE + 1}, {"escrow": 1_000_001}], ids=lambda x: next(iter(x))
+    "changed", [{"rounds": 4}, {"unit_price_max": PRICE + 1}, {"escrow": CREDIT + 1}], ids=lambda x: next(iter(x))
 )
 def test_a_job_of_other_terms_is_refused(changed: dict[str, int]) -> None:
     refused(Story({"create": lambda op: replace(op, **changed)}), "FF-VERI-028")

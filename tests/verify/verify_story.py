@@ -72,6 +72,7 @@ SPEC = JobSpec(
     rounds=3,
     batch=2,
     budget="1",
+    unit_price="0.000000000001",  # so that what is paid is the number of tokens
     model=ModelSpec(kind="module", context=8, module="small.py:make"),
     sync=SyncSpec("sparse_loco", 3, "topk", topk=16, chunk=64, outer_lr=1.0, outer_momentum=0.5),
     network=NetworkSpec(providers=3, verifiers=2),
