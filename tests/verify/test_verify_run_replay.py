@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from verify_story import KEYS, LAYOUT, PEERS, SPEC, STRANGER, Story, replace
+from verify_story import ESCROW, KEYS, LAYOUT, PEERS, SPEC, STRANGER, Story, replace
 
 from farflung.core.canon.program import CanonicalProgram
 from farflung.core.codec import decode, encode
@@ -68,7 +68,7 @@ def test_a_genuine_run_is_found_true_and_everything_is_counted() -> None:
     assert story.judged >= 3  # the probation of three peers
     assert (report.blocks, report.transactions, report.receipts) == (15, 15, 6)
     assert report.paid == 7 * SPEC.round_tokens + story.judged * SPEC.round_tokens // 3
-    assert report.paid + report.refunded == 500_000
+    assert report.paid + report.refunded == ESCROW
     assert report.genesis == story.genesis.chain.hex()
     job = story.chain.state.rows(JobRow)[0]
     assert report.model_hash == job.output.hex()
