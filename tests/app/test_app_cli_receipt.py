@@ -186,8 +186,8 @@ def test_burnt_pay_is_named_and_is_no_escrow(verify: Verb) -> None:
     """In a job without a graph; two verifiers agree there."""
     chain = ended(found_out(VERIFIER, SECOND))
     _, out, _ = verify(chain, party=REQUESTER)
-    assert "refunded 0.039000, 0.000000 still in escrow" in out
-    assert "Burnt    0.004500 credits that convicted providers had earned: nobody gets them" in out
+    assert "refunded 0.000000039, 0.000000 still in escrow" in out
+    assert "Burnt    0.0000000045 credits that convicted providers had earned: nobody gets them" in out
     (job,) = facts(verify(chain, "--json", party=REQUESTER))["jobs"]
     assert (job["paid"], job["refunded"], job["burnt"], job["escrow"]) == (6500, 39_000, 4500, 0)
 

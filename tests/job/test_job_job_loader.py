@@ -209,7 +209,7 @@ def test_an_impossible_value_is_refused_with_its_key_what_is_allowed_and_its_ori
         ("evaluate.final_tokens", 63),
         ("budget", "-1"),
         ("budget", "0"),
-        ("unit_price", "0.0000001"),
+        ("unit_price", "0.0000000000001"),
         ("unit_price", "0"),
         ("name", ""),
         ("name", "../up"),
