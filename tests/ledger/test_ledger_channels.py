@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ledger_world
 import pytest
 from ledger_history import history
 from ledger_parties import party_receipts
@@ -9,6 +10,7 @@ from ledger_world import CAPS, NODES, REQUESTER, RICH, START, STRANGER, VALIDATO
 from msgspec.structs import replace
 
 from farflung.core import limits
+from farflung.core.money import MAX_CREDITS
 from farflung.core.relay_passes import GIB
 from farflung.ledger import transactions
 from farflung.ledger.receipt_file import check_receipt_file, read_receipt_file, write_receipt_file
@@ -77,6 +79,22 @@ def test_a_channel_pays_no_more_than_it_holds() -> None:
     assert world.do(REQUESTER, world.open_channel(RELAY, amount=500)) == "ok"  # adds
     assert claim(world, passage(world, 3)) == "ok"
     assert world.balance(RELAY) == RICH + 300
+
+
+def test_money_that_goes_round_in_one_opening_never_outgrows_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    rich = 1 << 60
+    monkeypatch.setattr(ledger_world, "RICH", rich)
+    world = World()
+    for serial in range(1, 20):  # 2^64 is no number of a row: a block that made one would end every validator
+        amount = world.balance(REQUESTER)
+        assert world.do(REQUESTER, world.open_channel(RELAY, amount=amount, price=MAX_CREDITS)) == "ok"
+        assert claim(world, passage(world, serial, 1 << 40, 1 << 40)) == "ok"
+        if world.balance(RELAY) == rich:  # nothing came any more
+            break
+        assert world.do(RELAY, transactions.Transfer(REQUESTER.public, world.balance(RELAY) - rich)) == "ok"
+    assert (world.channel(relay=RELAY).paid, world.balance(RELAY)) == (MAX_CREDITS, rich)
+    assert world.do(RELAY, transactions.ChannelClose(REQUESTER.public)) == "ok"
+    assert world.balance(REQUESTER) == rich
 
 
 def test_splitting_a_claim_brings_nothing_more() -> None:

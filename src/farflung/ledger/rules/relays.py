@@ -11,7 +11,8 @@ Theory: one channel for each payer and relay. Money leaves it by three edges, ea
 
 So the payer cannot take its money away under a relay that carries for it, and no relay can keep it for ever. A pass is
 claimed once, with the last receipts under it (`core.relay_passes`); passes are claimed in the order of their serials,
-so that the row remembers one number and not every pass. The price counts over the whole opening and rounds down.
+so that the row remembers one number and not every pass. The price counts over the whole opening and rounds down. What
+one opening pays in all is an amount, too: above money.MAX_CREDITS nothing is paid, and a new opening is needed.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ def claim(draft: StateDraft, sender: PeerId, op: ChannelClaim) -> None:
             raise PolicyError("FF-LEDG-095", "this pass was settled, or passes are out of order")
         carried = money.checked(carried + _billed(draft, row, passage))
         serial = passage.signed.toll.serial + 1
-    total = min(relay_passes.cost(carried, row.price), row.paid + row.held)
+    total = min(relay_passes.cost(carried, row.price), row.paid + row.held, money.MAX_CREDITS)
     due = total - row.paid
     deposit(draft, row.relay, due)
     draft.put(replace(row, serial=money.checked(serial), carried=carried, paid=total, held=row.held - due))
