@@ -15,6 +15,7 @@ from farflung.core.codec import encode
 from farflung.core.crypto import NS_MODEL_RECORD, SigningKey
 from farflung.core.errors import FarflungError
 from farflung.job.spec import AncestorRun, JobSpec, JobTerms, NetworkSpec
+from farflung.peers.network.model_registry import FREE_BYTES, PENDING_SECONDS
 from farflung.peers.network.model_transfer import fetch, find, publish
 from farflung.peers.network.published_model import (
     FORMAT,
@@ -23,6 +24,7 @@ from farflung.peers.network.published_model import (
     PublishedModelRecord,
     SignedModelRecord,
     check_licence,
+    check_name,
     query_of,
 )
 from farflung.store.sealed_objects import seal
@@ -132,6 +134,13 @@ def test_a_start_that_names_no_model_is_refused(start: str) -> None:
         query_of(start)
 
 
+@pytest.mark.parametrize("name", ["", "net:a", "0123abcd/a", "A", "a b", "../a"])
+def test_a_name_that_no_model_can_have_is_refused_before_the_run_is_proven(name: str) -> None:
+    with pytest.raises(FarflungError, match="FF-APP-652") as found:
+        check_name(name)
+    assert found.value.hint
+
+
 @pytest.mark.parametrize("licence", ["MIT", "CC-BY-4.0", "GPL-2.0+", "MIT OR Apache-2.0", "LicenseRef-mine"])
 def test_spdx_expressions_are_licences(licence: str) -> None:
     check_licence(licence)
@@ -154,5 +163,34 @@ def test_one_account_cannot_fill_a_seat(tmp_path: Path) -> None:
             registry.publish(OWNER.public, signed("more", OWNER, terms, state))
         with pytest.raises(FarflungError, match="FF-APP-644"):  # another peer may not use its record
             registry.publish(NODE.public, signed("more", OWNER, terms, state))
+
+    run(tmp_path, play)
+
+
+def test_what_a_publisher_left_half_done_is_counted_deleted_in_time_and_deleted_by_nobody_else(tmp_path: Path) -> None:
+    async def play(world: ModelWorld) -> None:
+        mine, other = terms_of(), terms_of(RIVAL)
+        await world.job(mine, state_of())
+        await world.job(other, state_of(8), RIVAL)
+        registry, now = world.service._network.models, [0.0]
+        registry._clock = lambda: now[0]
+        manifest, chunks = seal(OPEN_KEY, pack(state_of(), mine.layout))
+        rest = registry._disk.root / f"{manifest.id.hex()}.data"
+
+        registry.publish(OWNER.public, signed("a", OWNER, mine, state_of()))
+        registry.serve(OWNER.public, "object.begin", encode(manifest))
+        registry.serve(OWNER.public, "object.put", encode((manifest.id, 0, chunks[0])))
+        registry._free = lambda _: FREE_BYTES + 2 * manifest.size - 1
+        with pytest.raises(FarflungError, match="FF-APP-648"):  # its bytes are still to come
+            registry.publish(RIVAL.public, signed("b", RIVAL, other, state_of(8)))
+        registry._free = lambda _: FREE_BYTES + 2 * manifest.size
+
+        registry.publish(RIVAL.public, signed("b", RIVAL, other, state_of(8), manifest=manifest))
+        registry.publish(RIVAL.public, signed("b", RIVAL, other, state_of(8)))
+        assert rest.exists()  # another publisher named the same bytes, and then others
+
+        now[0] = PENDING_SECONDS
+        registry.publish(RIVAL.public, signed("b", RIVAL, other, state_of(8)))
+        assert not rest.exists()
 
     run(tmp_path, play)

@@ -77,6 +77,11 @@ def test_a_notice_stands_for_a_while_and_only_for_who_holds_the_escrow(monkeypat
     monkeypatch.setattr(board, "NOTICES", 2)
     held |= {key(1): JOB.escrow, key(2): JOB.escrow}
     assert [refused(seat, key(number), JOB) for number in (1, 2)] == ["", "FF-APP-622"]
+    held[key(3)] = 2 * JOB.escrow  # accounts of next to nothing keep nobody off the board
+    assert (
+        refused(seat, RICH, replace(JOB, escrow=1)) == refused(seat, key(3), replace(JOB, escrow=2 * JOB.escrow)) == ""
+    )
+    assert [each.requester for each in seat.listing().posted] == [key(1), key(3)]
     now[0] = board.NOTICE_SECONDS
     assert seat.listing().posted == ()
     assert refused(seat, key(2), JOB) == ""

@@ -13,7 +13,7 @@ import msgspec
 from farflung.app.cli.network_client import NamedNetwork, client_on, network_on
 from farflung.core.errors import FarflungError, NetworkError
 from farflung.core.ids import short
-from farflung.core.money import format_credits
+from farflung.core.money import MICRO, format_credits
 from farflung.core.units import Seconds, format_seconds
 from farflung.host.io import machine_probe
 from farflung.ledger.transactions import LeaseRole
@@ -69,7 +69,7 @@ def _lender(home: Path, *, audit: bool) -> NodeTerms:
         busy = "" if state == "waiting" else f"this node is {state}" + (f" on {said['job'][:8]}" if said["job"] else "")
     if not (home / homes.CONFIG).is_file():
         flops = int(machine_probe.sgemm_flops()) * machine_probe.cores()
-        return NodeTerms(role, flops, memory, free, 2 * _GB, 1, allow_modules=False, busy=busy)
+        return NodeTerms(role, flops, memory, free, 2 * _GB, MICRO, allow_modules=False, busy=busy)
     config = read_role_config(home / homes.CONFIG, NodeConfig)
     given = min(memory, config.memory_bytes or memory)
     flops = (config.flops or int(machine_probe.sgemm_flops())) * config.threads

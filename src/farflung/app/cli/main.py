@@ -193,7 +193,9 @@ def _misread(error: click.UsageError, words: Sequence[str]) -> UsageError:
         names = [name for param in context.command.params for name in (*param.opts, *param.secondary_opts)]
         near = similar_name(error.option_name.lstrip("-"), (name.lstrip("-") for name in names if name[:2] == "--"))
         message = f"No such option {error.option_name[:60]!r}" + (f". Did you mean --{near}?" if near else "")
-    return UsageError("FF-APP-001", message[:300], cause=f"it is written {usage}", hint=f"{verb} --help")
+    return UsageError(
+        "FF-APP-001", message[:300], cause=f"it is written {' '.join(usage.split())}", hint=f"{verb} --help"
+    )
 
 
 def _context(words: Sequence[str]) -> click.Context | None:

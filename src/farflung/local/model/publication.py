@@ -9,7 +9,7 @@ from farflung.ledger.block import Genesis
 from farflung.peers.network import model_transfer
 from farflung.peers.network.account import own_account
 from farflung.peers.network.model_transfer import ModelSource
-from farflung.peers.network.published_model import PublishedModelRecord, check_licence, query_of
+from farflung.peers.network.published_model import PublishedModelRecord, check_licence, check_name
 from farflung.peers.process.config import LedgerConfig
 from farflung.peers.rundir.export import read_export
 from farflung.peers.rundir.folder import RunFolder
@@ -23,7 +23,7 @@ async def publish_run(
     """Raises UsageError FF-APP-652 (name), FF-APP-645 (licence), FF-APP-651 (made elsewhere), VerificationError where
     its log does not prove it, and what model_transfer.publish raises.
     """
-    query_of(name)
+    check_name(name)
     check_licence(licence)
     if read_network(run) is None or read_genesis(run).chain != genesis.chain:
         raise UsageError(

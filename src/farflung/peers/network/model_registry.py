@@ -106,12 +106,13 @@ class ModelRegistry:
                 cause="a name means one model for good",
                 hint=f"--name {record.name[:-2] or record.name}-2",
             )
-        self._pending = {who: each for who, each in self._pending.items() if now - each[0] < PENDING_SECONDS}
+        for who in [who for who, (since, _) in self._pending.items() if now - since >= PENDING_SECONDS]:
+            self._drop(self._pending.pop(who)[1].record)
         self._check_room(record)
         left = self._pending.pop(peer, None)
-        if left is not None and left[1].record.manifest != record.manifest:
-            self._drop(left[1].record.manifest.id)
         self._pending[peer] = (now, signed)
+        if left is not None:
+            self._drop(left[1].record)
 
     def serve(self, peer: PeerId, method: str, body: bytes) -> bytes:
         """A request for an object: everybody reads; a publisher leaves what its record names."""
@@ -142,6 +143,7 @@ class ModelRegistry:
         held += [each.record for who, (_, each) in self._pending.items() if who != record.account]
         own = [each for each in held if each.account == record.account]
         size, free = record.manifest.size, self._free(self._folder)
+        coming = sum(each.record.manifest.size for who, (_, each) in self._pending.items() if who != record.account)
         fault = ""
         if len(own) >= limits.MODELS_OF_ACCOUNT or len(held) >= limits.MODELS:
             fault = f"{len(own)} models of this account and {len(held)} in all are kept"
@@ -149,8 +151,10 @@ class ModelRegistry:
             fault = f"an account has {format_bytes(self._most // ACCOUNT_SHARE)}, and this one is {format_bytes(size)}"
         elif sum(each.manifest.size for each in held) + size > self._most:
             fault = f"all models together have {format_bytes(self._most)}"
-        elif free < size + FREE_BYTES:
-            fault = f"its disk has {format_bytes(free)} left"
+        elif free < size + coming + FREE_BYTES:
+            fault = f"its disk has {format_bytes(free)} left" + (
+                f", and {format_bytes(coming)} of other models are on their way" if coming else ""
+            )
         if fault:
             raise PolicyError(
                 "FF-APP-648",
@@ -159,10 +163,11 @@ class ModelRegistry:
                 hint="ask the operator to raise model_bytes under [network] in seat/validator.toml",
             )
 
-    def _drop(self, object_id: Hash) -> None:
-        """Deletes what was begun, unless a model that is kept has the same bytes."""
-        if all(each.record.manifest.id != object_id for each in self._kept.values()):
-            self._disk.delete(object_id)
+    def _drop(self, record: PublishedModelRecord) -> None:
+        """Deletes what was begun, unless another model has the same bytes."""
+        others = (*self._kept.values(), *(each for _, each in self._pending.values()))
+        if all(each.record.manifest.id != record.manifest.id for each in others):
+            self._disk.delete(record.manifest.id)
 
 
 def unproven(cause: str) -> PolicyError:

@@ -82,6 +82,17 @@ def query_of(start: str) -> ModelQuery:
     return ModelQuery(name, account)
 
 
+def check_name(name: str) -> None:
+    """Raises UsageError FF-APP-652 unless a model can be published under this name."""
+    if not is_name(name):
+        raise UsageError(
+            "FF-APP-652",
+            f"a model cannot be published as {name[:80]!r}",
+            cause=f"a name has up to {limits.NETWORK_NAME_CHARACTERS} lower-case letters, digits and hyphens",
+            hint="--name my-model, without net: or an account: others start from net:my-model",
+        )
+
+
 def check_licence(licence: str) -> None:
     """Raises UsageError FF-APP-645 unless it has the form of an SPDX expression."""
     if len(licence) > limits.LICENCE_CHARACTERS or not _LICENCE.fullmatch(licence):

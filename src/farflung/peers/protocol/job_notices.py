@@ -1,8 +1,9 @@
 """Defines the board on which requesters that look for nodes say what their jobs need, for lenders to read.
 
 A notice is its requester's own word. It binds nobody and enters no root: what binds is the proposal, which each node
-holds against the ledger (peers.node.admission). Keys are free, so a notice stands only while its account holds the
-escrow that it names; one per account, `NOTICE_SECONDS` long, `NOTICES` in all.
+holds against the ledger (peers.node.admission). Keys are free, so a notice is taken only from an account that holds
+the escrow that it names; one per account, `NOTICE_SECONDS` long, `NOTICES` in all. On a full board a notice takes the
+place of the one with the smallest escrow, so that accounts of next to nothing keep nobody off it.
 """
 
 from __future__ import annotations
@@ -71,7 +72,10 @@ class NoticeBoard:
             )
         self._forget()
         if requester not in self._posted and len(self._posted) >= NOTICES:
-            raise PolicyError("FF-APP-622", "the board of jobs is full", hint="the job runs without a notice, too")
+            least = min(self._posted, key=lambda who: self._posted[who][1].escrow)
+            if self._posted[least][1].escrow >= notice.escrow:
+                raise PolicyError("FF-APP-622", "the board of jobs is full", hint="the job runs without a notice, too")
+            del self._posted[least]
         self._posted[requester] = self._clock() + NOTICE_SECONDS, notice
 
     def listing(self) -> NoticeListing:
