@@ -165,7 +165,7 @@ def test_each_side_says_its_part_and_the_jury_decides(court: Court, verdict: str
     assert opened["jury"] == [each.hex() for each in court.genesis.validators]
     seats = ["validator-1/validator.key", "validator-2/validator.key"]
     assert "FF-LEDG-233" in court.refused("vote", job, node, "guilty", owner=seats[0])
-    assert "FF-LEDG-232" in court.refused("answer", job, str(shown), "--bond", "0.000001", owner="node.key")
+    assert "FF-LEDG-232" in court.refused("answer", job, str(shown), "--bond", "0.000000000001", owner="node.key")
     answered = court.ask("answer", job, str(shown), owner="node.key")
     assert (answered["state"], answered["bond"]) == ("answered", BOND)
     assert answered["answer"] == digest(NS_EVIDENCE, shown.read_bytes()).hex()

@@ -20,6 +20,7 @@ from free_ports import free_ports
 from farflung.app.cli.main import cli
 from farflung.app.cli.systemd_unit import write_unit
 from farflung.core.errors import FarflungError
+from farflung.core.money import CREDIT
 from farflung.ledger.io.ledger_store import LedgerStore
 from farflung.peers.network import operator_backup, operator_folder
 from farflung.peers.network.invitation import read
@@ -87,7 +88,7 @@ def test_an_opened_network_is_joined_by_its_invitation_and_shows_how_it_is(home:
     said = ask("network", "status", "--on", network.invitation)
     assert [seat["answers"] for seat in said["seats"]] == [True]
     assert [relay["why"] for relay in said["relays"]] == [""]
-    assert (said["nodes"], said["online"], said["faucet"]["grant"]) == (0, 0, 10_000_000)
+    assert (said["nodes"], said["online"], said["faucet"]["grant"]) == (0, 0, 10 * CREDIT)
     assert ask("network", "status", str(network.folder))["chain"] == said["chain"] == network.said["chain"]
     assert ask("network", "nodes", "--on", "town") == {"name": "town", "nodes": []}
     shown = CliRunner().invoke(cli, ["network", "status", "--on", "town"], catch_exceptions=False).output
@@ -100,8 +101,8 @@ def test_an_account_is_made_and_the_treasury_pays_it(home: Path, network: Opened
     assert own["balance"] == 0
     treasury = str(network.folder / "treasury.key")
     paid = ask("account", "pay", own["account"], "2.5", "--on", "town", "--key", treasury)
-    assert paid["amount"] == 2_500_000
-    assert ask("account", "show")["balance"] == 2_500_000  # the only network that is known here
+    assert paid["amount"] == 5 * CREDIT // 2
+    assert ask("account", "show")["balance"] == 5 * CREDIT // 2  # the only network that is known here
     [entry] = ask("account", "statement")["entries"]
     assert entry["amount_credits"] == "2.500000"
     assert ask("ledger", "show", own["account"], "--on", "town")

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 from free_ports import free_ports
 
+from farflung.core.money import MICRO
 from farflung.ledger import genesis_file
 from farflung.ledger.block import read_block
 from farflung.ledger.earnings_tally import JobAttest
@@ -112,10 +113,10 @@ def test_one_opens_four_lend_and_a_sixth_runs_a_job_on_them(people: dict[str, Pe
     paid = {name: heard(lent[name], "paid")["paid"] for name in ("lender", "second")}
     reading.join()
     assert run.returncode == 0
-    assert paid == {"lender": 576, "second": 576}
+    assert paid == {"lender": 576 * MICRO, "second": 576 * MICRO}
     folder = tmp_path / "requester" / "run"
     result = json.loads((folder / "events.jsonl").read_text().splitlines()[-1])
-    assert result["paid"] - 2 * 576 in (256, 320, 384)  # four audits of 64 tokens at least; the rest is drawn
+    assert result["paid"] // MICRO - 2 * 576 in (256, 320, 384)  # four audits of 64 tokens at least; the rest is drawn
     exported = read_export(RunFolder(folder))
     assert genesis_file.read(exported.genesis).params.window_ms == 600_000
     ops = [op for block in exported.blocks for signed in read_block(block).txs for op in signed.tx.ops]
@@ -159,4 +160,4 @@ def test_of_two_live_copies_of_a_run_the_one_resumed_later_ends_it_and_nobody_is
     assert not [each for each in events if each.get("event") in ("caught", "perjury")]
     assert events
     for name in ("lender", "second"):
-        assert heard(lent[name], "paid")["paid"] == 12 * 192
+        assert heard(lent[name], "paid")["paid"] == 12 * 192 * MICRO

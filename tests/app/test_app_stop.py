@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 from app_trees import MANY, UNAUDITED, Ended, Farflung, stored_events
 
+from farflung.core.money import MICRO
+
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
 
@@ -43,7 +45,7 @@ def test_a_run_that_is_stopped_settles_and_is_handed_over(farflung: Farflung, co
     assert result["sum"] == 0
     assert 0 < result["rounds"] < 150
     paid = sum(event["paid"] for event in ended.events if event["event"] == "settled")
-    assert result["paid"] == paid == result["rounds"] * 2 * 2 * 32 * 3  # peers, sequences, context, steps
+    assert result["paid"] == paid == result["rounds"] * 2 * 2 * 32 * 3 * MICRO  # peers, sequences, context, steps
     checked = command("verify-run", run.name)
     assert checked.code == 0, checked.errors
     assert {"sync", "join", "worker memory", "time", "price"} <= compared(run)

@@ -44,7 +44,7 @@ def test_a_run_ends_with_one_object_that_says_everything(tiny: Any) -> None:
     assert result["paid"] == for_training + for_audits
     assert result["paid"] + result["refunded"] == plan(ended)["escrow"]
     assert result["segments_audited"] >= 2  # the first contribution of each
-    assert for_audits == sum(e["tokens"] for e in ended.events if e["event"] == "audit")
+    assert for_audits == MICRO * sum(e["tokens"] for e in ended.events if e["event"] == "audit")
     assert (result["caught"], result["slashed"], result["burnt"]) == ([], 0, 0)
     assert result["loss_baseline"] > 0
 

@@ -25,6 +25,7 @@ from farflung.app.cli.ledger_motion import _amended
 from farflung.core import limits
 from farflung.core.crypto import SigningKey
 from farflung.core.errors import RunError, UsageError
+from farflung.core.money import CREDIT
 from farflung.ledger.io.ledger_store import LedgerStore
 from farflung.ledger.params import LedgerParams
 from farflung.net.counters import ByteCounter
@@ -202,7 +203,7 @@ def test_four_validators_are_served_looked_at_joined_and_left(network: Network, 
     others = (network.folder / "validator-1" / "validator.toml").read_text().split("[validators]")[1]
     (place / "validator.toml").write_text(f"port = {free_ports(1)}\n[validators]{others}")
     joined = ask("join", str(place / "validator.toml"), "--owner", treasury, "--stake", "5", "--json")
-    assert json.loads(joined.output)["stake"] == 5_000_000
+    assert json.loads(joined.output)["stake"] == 5 * CREDIT
     seats = [str(network.folder / f"validator-{number}" / "validator.key") for number in (1, 2, 3)]
     moved = ask("motion", "admit", network.config(1), json.loads(joined.output)["validator"], *by(seats[0]))
     motion = json.loads(moved.output)
@@ -215,8 +216,10 @@ def test_four_validators_are_served_looked_at_joined_and_left(network: Network, 
     look = ask("motion", "look", network.config(2), motion["motion"], "--json")
     assert json.loads(look.output)["says"].startswith("admit ")
     paid = ask("pay", network.config(1), json.loads(joined.output)["owner"], "0.25", *by(seats[1]))
-    assert json.loads(paid.output)["amount"] == 250_000
-    assert abs(json.loads(paid.output)["balance"] - 750_000) < 100  # fees, paid and earned as a leader
+    assert json.loads(paid.output)["amount"] == CREDIT // 4
+    assert (
+        abs(json.loads(paid.output)["balance"] - 3 * CREDIT // 4) < CREDIT // 10_000
+    )  # fees, paid and earned as a leader
     assert ask("leave", str(place / "validator.toml"), "--owner", treasury).exit_code == 0
     network.kill(4)
     deadline = time.monotonic() + 30
