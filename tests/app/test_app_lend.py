@@ -275,8 +275,8 @@ def test_a_node_that_lends_is_listed_with_where_it_is_what_it_is_and_its_rounds(
     assert (found["role"], found["version"], found["relayed"]) == ("trains", VERSION, False)
     assert [found[name] for name in ("jobs", "accepted", "missed", "convicted")] == [0, 0, 0, 0]
     lines = [network_status._line(found), *network_status._record_lines(found)]
-    assert "127.0.0.1:" in lines[1]
-    assert "0 rounds accepted, 0 missed" in lines[1]
+    assert "127.0.0.1:" in lines[2]
+    assert "0 rounds accepted, 0 missed" in lines[2]
 
 
 def test_a_node_of_a_network_elsewhere_reads_where_its_owners_nodes_meet(

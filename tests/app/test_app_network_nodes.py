@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from farflung.app.cli.network_status import rounds_of
+from farflung.app.cli.network_status import _line, _record_lines, rounds_of
 from farflung.core.crypto import SigningKey
 from farflung.core.ids import ZERO_HASH, Hash
 from farflung.ledger.table_rows import NOBODY, JobRow, JobState, LeaseRow
@@ -36,3 +36,17 @@ def lease(
 )
 def test_rounds_with_and_without_a_node(row: LeaseRow, job: JobRow, accepted: int, missed: int) -> None:
     assert rounds_of(row, job) == (accepted, missed)
+
+
+@pytest.mark.parametrize("role", ["trains", "audits"])
+def test_a_usual_node_is_listed_in_80_columns(role: str) -> None:
+    facts = {
+        "node": NODE.hex(), "role": role, "online": True, "unit_price": 10**6, "stake": 9_899_990 * 10**6, "leases": 1,
+        "memory_bytes": 10**12, "flops": 10**12, "version": "0.1.0", "seconds": 113, "system": "Linux x86_64",
+        "torch": "2.13.0+cpu", "relayed": True, "places": ["203.0.113.222:45210"], "jobs": 1, "accepted": 300,
+        "missed": 12, "convicted": 1,
+    }  # fmt: skip
+    lines = [_line(facts), *_record_lines(facts)]
+    assert max(map(len, lines)) <= 80
+    assert "1 lease;" in lines[0]
+    assert lines[3].endswith("convicted 1 time")

@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from farflung.app.cli.job_options import flags_of
+from farflung.app.cli.lend import price_note
 from farflung.app.cli.run_on import audit_line, round_line
 from farflung.core.errors import PolicyError
 from farflung.core.ids import PeerId
@@ -117,3 +119,16 @@ def test_a_job_that_waits_for_nodes_is_announced_to_those_who_lend(monkeypatch: 
     network = job.spec.network
     assert (wanted.providers, wanted.verifiers, wanted.worker_bytes) == (network.providers, network.verifiers, 7)
     assert wanted.token_flop > 0
+
+
+@pytest.mark.parametrize(
+    ("given", "value"),
+    [('"net:a"', "net:a"), ("net:a", "net:a"), ('"a","b"', '"a","b"'), ('"', '"'), ("[1, 2]", "[1, 2]"), ('""', "")],
+)
+def test_a_value_that_was_copied_with_its_quotes_is_the_same(given: str, value: str) -> None:
+    assert flags_of((f"model.start = {given}",)) == {"model.start": value}
+
+
+@pytest.mark.parametrize(("price", "is_said"), [(10**6, False), (10**9, False), (10**12, True)])
+def test_an_ask_in_what_once_were_micro_credits_is_noted(price: int, is_said: bool) -> None:
+    assert ("in credits" in price_note(price)) == is_said

@@ -335,6 +335,7 @@ def _card(**values: object) -> card.NetworkCard:
         (_card(format=3), SEAT, "FF-APP-602"),
         (_card(name="../x"), SEAT, "FF-APP-530"),
         (_card(message="x" * 401), SEAT, "FF-APP-530"),
+        (_card(message="\x1b[2Jhello"), SEAT, "FF-APP-530"),
         (_card(seats=(Seat(PeerId(b"x"), "h", 1),)), SEAT, "FF-APP-530"),
         (_card(relays=(card.NetworkRelay(OTHER.public, "h", 1, -1),)), SEAT, "FF-APP-530"),
         (_card(faucet=card.FaucetTerms(-1)), SEAT, "FF-APP-530"),

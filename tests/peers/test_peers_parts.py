@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from farflung.core.codec import encode
 from farflung.core.crypto import SigningKey
@@ -164,6 +165,15 @@ def test_an_advertisement_speaks_for_its_own_key_only() -> None:
         check_advertisement(advertise(EVE, record, facts), ALICE.public, 1)
     with pytest.raises(ProtocolError, match="FF-NET-110"):
         check_advertisement(said, ALICE.public, 1000)
+
+
+@pytest.mark.parametrize("text", ["\x1b[2J", "Linux\n", "x" * 65, "\u202exunil"])
+@pytest.mark.parametrize("name", ["system", "machine", "torch"])
+def test_an_advertisement_that_could_write_to_others_terminals_is_refused(name: str, text: str) -> None:
+    facts = replace(Capabilities(2, 1, 1, 1, 1, "Linux", "x86_64", "2.13.0"), **{name: text})
+    said = advertise(ALICE, issue(ALICE.public, (EndpointAddress("127.0.0.1", 1234),), 1), facts)
+    with pytest.raises(ProtocolError, match="FF-APP-653"):
+        check_advertisement(said, ALICE.public, 1)
 
 
 class Peers:

@@ -20,9 +20,15 @@ def flags_of(settings: tuple[str, ...], seed: int | None = None, rounds: int | N
         key, equals, value = setting.partition("=")
         if not equals:
             raise click.UsageError(f"--set takes key=value, not {setting!r}. Example: --set sync.steps=20")
-        flags[key.strip()] = value.strip()
+        flags[key.strip()] = _unquoted(value.strip())
     named = {"seed": seed, "rounds": rounds}
     return {**flags, **{key: str(value) for key, value in named.items() if value is not None}}
+
+
+def _unquoted(value: str) -> str:
+    """A text as a job file has it, without its quotes: who copies a line of one gives them, too."""
+    is_quoted = len(value) > 1 and value[0] == value[-1] == '"' and '"' not in value[1:-1]
+    return value[1:-1] if is_quoted else value
 
 
 JOB = click.argument("job", required=False, type=click.Path(dir_okay=False, path_type=Path), shell_complete=job_files)

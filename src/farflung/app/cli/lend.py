@@ -20,7 +20,7 @@ from farflung.core.crypto import SigningKey
 from farflung.core.errors import FarflungError, PolicyError, UsageError
 from farflung.core.ids import short
 from farflung.core.io.extras import require
-from farflung.core.money import CREDIT, format_credits
+from farflung.core.money import CREDIT, MICRO, format_credits
 from farflung.core.units import Seconds, format_bytes, format_seconds
 from farflung.host.io import machine_probe, sandbox_tiers
 from farflung.net.counters import ByteCounter
@@ -37,9 +37,11 @@ from farflung.peers.node import provider, verifier
 from farflung.peers.node.config import NodeConfig
 from farflung.peers.node.control import ControlSocket, ask
 from farflung.peers.process.config import read_role_config, write_role_config
+from farflung.watch.phrases import many
 
 ORDERS: Final = ("status", "pause", "resume", "leave")
 RESERVE: Final = CREDIT // 10  # pico-credits that are not put at stake: fees are paid from them
+NOTED_PRICE: Final = 1000 * MICRO  # a token; who asks more than this may have meant micro-credits
 _GB: Final = 10**9
 
 
@@ -54,7 +56,7 @@ class LendOptions(NamedTuple):
     cores: int = 0
     memory_gb: float = 0.0
     disk_gb: float = 2.0
-    least_price: int = CREDIT // 10**6
+    least_price: int = MICRO
     allow_modules: bool = False
 
     @property
@@ -156,10 +158,12 @@ def _order(verb: str, network: str, *, as_json: bool) -> None:
 async def _lend(named: str, options: LendOptions, lines: StepLines) -> None:
     known, took = await lines.wait("network", "asking its seats", join(named))
     relays = len(known.relays)
-    text = f"{known.name}: {len(known.seats)} seats, {relays} relays, chain {known.chain.hex()[:8]}"
+    text = f"{known.name}: {many(len(known.seats), 'seat')}, {many(relays, 'relay')}, chain {known.chain.hex()[:8]}"
     lines.say("network", with_clock(text, took), name=known.name, chain=known.chain.hex())
     for each in (*known.notes, *([known.card.message] if known.card.message else [])):
         lines.say("note", each, text=each)
+    if said := price_note(options.least_price):
+        lines.say("note", said, least_price=options.least_price)
     home = homes.home_of(known.name, options.role, options.slot)
     with homes.held(home):
         flops = await _measured(home, options, lines)
@@ -258,6 +262,14 @@ def _configured(known: KnownNetwork, options: LendOptions, home: Path, flops: in
         "relays": () if host else relays,
     }
     return read_role_config(write_role_config(home / homes.CONFIG, values), NodeConfig)
+
+
+def price_note(price: int) -> str:
+    """What an owner hears of an ask that jobs hardly pay; empty: it is a usual one."""
+    if price <= NOTED_PRICE:
+        return ""
+    asks, usual = format_credits(price), format_credits(MICRO)
+    return f"asks {asks} credits a token (--least-price is in credits); a job offers {usual} by default"
 
 
 def _is_loopback(host: str) -> bool:

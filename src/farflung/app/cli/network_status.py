@@ -27,6 +27,7 @@ from farflung.peers.ledger_client.client import LedgerClient
 from farflung.peers.ledger_client.connect import any_of, reaches_of, validators_in
 from farflung.peers.network.card import CARD, NetworkCard, read_card
 from farflung.peers.protocol.directory import LIST, Advertisement, DirectoryListing, sound
+from farflung.watch.phrases import many
 
 _ROLES = {LeaseRole.TRAIN: "trains", LeaseRole.AUDIT: "audits"}
 
@@ -196,22 +197,22 @@ def _record_lines(facts: dict[str, Any]) -> list[str]:
     if not facts["online"]:
         return []
     where = f"relay {facts['places'][0]}" if facts["relayed"] else facts["places"][0]
-    worked = f"{facts['jobs']} jobs"
+    worked = many(facts["jobs"], "job")
     if facts["role"] == _ROLES[LeaseRole.TRAIN]:
-        worked += f", {facts['accepted']} rounds accepted, {facts['missed']} missed"
+        worked += f", {many(facts['accepted'], 'round')} accepted, {facts['missed']} missed"
+    able = f"{format_bytes(facts['memory_bytes'])}, {facts['flops'] / 1e9:.0f} GFLOPS"
+    made = f"{facts['system']}, torch {facts['torch']}, farflung {facts['version']}"
+    lines = [f"{able}; {made}", f"{where}; {worked}"]
     if facts["convicted"]:
-        worked += f", convicted {facts['convicted']} times"
-    return [f"          {where}; {facts['system']}, torch {facts['torch']}; {worked}"]
+        lines.append(f"convicted {many(facts['convicted'], 'time')}")
+    return [f"          {line}" for line in lines]
 
 
 def _line(facts: dict[str, Any]) -> str:
-    """A node in at most 100 columns."""
+    """A node's terms; of usual ones in at most 80 columns."""
     name = short(PeerId(bytes.fromhex(facts["node"])))
     price, stake = format_credits(facts["unit_price"]), format_credits(facts["stake"])
-    held = f"{price}/token, {stake} at stake, {facts['leases']} leases"
+    held = f"{price}/token, {stake} at stake, {many(facts['leases'], 'lease')}"
     if not facts["online"]:
         return f"{name}  offline  {held}"
-    return (
-        f"{name}  {facts['role']}  {held}; {format_bytes(facts['memory_bytes'])}, "
-        f"{facts['flops'] / 1e9:.0f} GFLOPS, farflung {facts['version']}, seen {format_seconds(facts['seconds'])} ago"
-    )
+    return f"{name}  {facts['role']}  {held}; seen {format_seconds(facts['seconds'])} ago"

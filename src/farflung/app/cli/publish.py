@@ -40,6 +40,7 @@ def publish(run_name: str | None, on: str | None, name: str, licence: str, as_js
     }  # fmt: skip
     lines = [
         f"{PREFIX}{name} is on {network.name}: {format_bytes(size)}, root {record.root.hex()[:16]}, licence {licence}",
-        f'next  model.start = "{PREFIX}{name}" in a job on {network.name}; where others took the name, "{start}"',
+        f"next  farflung run job.toml --on {network.name} --set model.start={PREFIX}{name}",
+        f"      where another account has the name, too: {start}",
     ]
     sys.stdout.write((msgspec.json.encode(facts).decode() if as_json else "\n".join(lines)) + "\n")

@@ -20,6 +20,7 @@ from farflung.local.network.remote_start import RemoteStart, online_text, prepar
 from farflung.peers.network.model_transfer import FoundModel
 from farflung.peers.rundir.inputs import known_layout
 from farflung.plan.worker_memory import memory
+from farflung.watch.phrases import many
 
 DEADLINE = "24h"
 WAIT = "10m"
@@ -59,7 +60,7 @@ def audit_line(verifiers: int) -> str:
         message="one verifier alone checks the work: its word decides",
         hint="--set network.verifiers=2 waits for a second",
     )
-    return f"Warning  {lone.code} {lone.message}; {lone.hint}"
+    return f"Warning  {lone.code} {lone.message};\n         {lone.hint}"
 
 
 def round_line(quorum: float) -> str:
@@ -85,8 +86,8 @@ def start_lines(model: FoundModel | None) -> list[str]:
     record = model.record
     size, root = format_bytes(record.manifest.size), record.root.hex()[:16]
     return [
-        f"Start    {record.name} by account {record.account.hex()[:16]}: {size}, root {root}, licence {record.licence},"
-        f" settled on this ledger; {len(model.lineage)} in its lineage"
+        f"Start    {record.name} by account {record.account.hex()[:16]}: {size}, licence {record.licence}",
+        f"         root {root}, settled on this ledger; {many(len(model.lineage), 'job')} in its lineage",
     ]
 
 

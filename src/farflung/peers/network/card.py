@@ -168,7 +168,8 @@ def _fault_of(card: NetworkCard) -> str:
     """What is wrong with a card's values, or nothing."""
     if len(card.seats) > limits.NETWORK_SEATS or len(card.relays) > limits.NETWORK_RELAYS:
         return f"it names {len(card.seats)} seats and {len(card.relays)} relays"
-    if len(card.message) > limits.NETWORK_MESSAGE_CHARACTERS or not is_name(card.name):
+    is_message = len(card.message) <= limits.NETWORK_MESSAGE_CHARACTERS and card.message.isprintable()
+    if not is_message or not is_name(card.name):
         return "its name or its message is out of bounds"
     places: tuple[Seat | NetworkRelay, ...] = (*card.seats, *card.relays)
     if any(len(each.key) != ID_BYTES or not is_place(each.host, each.port) for each in places):

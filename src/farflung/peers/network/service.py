@@ -105,5 +105,5 @@ class NetworkService:
             tuple(relays),
             FaucetTerms() if self._config.faucet is None else self._config.faucet.terms,
             self._config.foreign_modules,
-            self._config.message,
+            "".join(each if each.isprintable() else " " for each in self._config.message),
         )

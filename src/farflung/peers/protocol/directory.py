@@ -31,6 +31,7 @@ LOOK_SECONDS: Final = 2.0  # between looks whether the directory still knows thi
 TELL_SECONDS: Final = limits.RECORD_SECONDS / 3  # between records
 _TRIES: Final = 50
 _VERSION: Final = re.compile(r"[0-9A-Za-z.+!-]{1,32}")
+_WORDS: Final = re.compile(rf"[ -~]{{0,{limits.ATTESTED_CHARACTERS}}}")  # no escape sequences for others' terminals
 
 
 class Advertisement(Wire, frozen=True):
@@ -84,13 +85,21 @@ def read_advertisement(data: bytes) -> Advertisement:
 
 def check_advertisement(advertisement: Advertisement, peer: PeerId, now: float) -> None:
     """Raises VerificationError FF-APP-032 unless the peer speaks of itself and signed it, ProtocolError FF-NET-060
-    when it names no place, 110 when it has expired, 111 when it is of the future. `now`: seconds since 1970.
+    when it names no place, 110 when it has expired, 111 when it is of the future, FF-APP-653 when a text in it is not
+    one that others print. `now`: seconds since 1970.
     """
     check_values(advertisement.endpoint)
     check_time(advertisement.endpoint, now)
     is_own = advertisement.endpoint.peer == peer
     if not is_own or not is_signed(peer, advertisement.signature, NS_ADVERTISEMENT, advertisement.said):
         raise VerificationError("FF-APP-032", "an advertisement is not signed by the node that it names")
+    able = advertisement.capabilities
+    if not all(map(_WORDS.fullmatch, (advertisement.version, able.system, able.machine, able.torch))):
+        raise ProtocolError(
+            "FF-APP-653",
+            "a text of an advertisement cannot be printed",
+            cause=f"versions and names of a machine have up to {limits.ATTESTED_CHARACTERS} letters, digits and signs",
+        )
 
 
 class DirectoryListing(Wire, frozen=True):
