@@ -7,20 +7,21 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from attack_lease import FACTS, ME, PROPOSAL, Process, Scene
 from attack_world import REQUESTER, TERMS, Party, within
 from core_asks import scheduled
+from msgspec.structs import replace
 
 from farflung.core.crypto import NS_SPEC, digest, local_key
-from farflung.core.errors import RunError
-from farflung.core.ids import ZERO_HASH, Hash
+from farflung.core.errors import FarflungError, NetworkError, RunError, VerificationError
+from farflung.core.ids import ZERO_HASH, Hash, PeerId
 from farflung.ledger.block import Genesis
 from farflung.ledger.io.ledger_store import LedgerStore
 from farflung.ledger.params import LedgerParams
-from farflung.ledger.table_rows import JobState
+from farflung.ledger.table_rows import JobState, KeyRow
 from farflung.ledger.transactions import (
     JobCoordinate,
     JobCreate,
@@ -28,6 +29,7 @@ from farflung.ledger.transactions import (
     LeaseOffer,
     NodeRegister,
     Progress,
+    coordinator_of,
     sign_offer,
 )
 from farflung.net.counters import ByteCounter
@@ -103,7 +105,11 @@ def test_a_term_gives_a_stranger_nothing(node: Any) -> None:
         await scene.begin()
         scene.ledger.term = FIRST
         assert await scene.order(messages.TERM, FIRST) == "ok"
-        assert await scene.refused(scene.stranger, messages.TERM, FIRST) == "ok"
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(scene.ledger, "row", None)  # terms that never come: 16 of them would bar the requester's own
+            assert await scene.refused(scene.stranger, messages.TERM, SECOND) == "ok"
+        scene.ledger.jobs[(made_up := replace(FIRST, job=ZERO_HASH)).job] = None
+        assert await scene.refused(scene.stranger, messages.TERM, made_up) == "FF-APP-571"
         order = messages.TrainRequest(TERMS.id, 0, 0)
         assert await scene.refused(scene.stranger, messages.TRAIN, order) == "FF-APP-041"
         assert await scene.order(messages.TRAIN, order) == "ok"
@@ -183,6 +189,23 @@ def test_of_two_copies_of_one_age_the_later_one_coordinates(tmp_path: Path) -> N
             assert all(lease.is_open and not lease.slashed for lease in await old.leases(JOB))
 
     within(20, test)
+
+
+def test_a_validator_in_trouble_ends_no_run_that_looks_for_its_term() -> None:
+    held = KeyRow(name := coordinator_of(JOB), PeerId(SECOND.mark), name, 2)
+    answers: list[Any] = [error("FF-TEST-001", "no row") for error in (NetworkError, RunError, VerificationError)]
+    answers += [None, replace(held, epoch=1, node=PeerId(FIRST.mark)), held]
+
+    class Troubled:
+        async def row(self, *_: object) -> KeyRow | None:
+            said = answers.pop(0)
+            if isinstance(said, FarflungError):
+                raise said
+            return cast(KeyRow | None, said)
+
+    looks = until_superseded(cast(LedgerClient, Troubled()), JOB, FIRST, lambda _: asyncio.sleep(0))
+    assert asyncio.run(looks).code == "FF-APP-605"
+    assert not answers
 
 
 @pytest.mark.parametrize(("time", "is_known"), [(0, True), (1000, False)])

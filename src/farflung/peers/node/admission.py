@@ -67,9 +67,9 @@ class LeaseAdmission:
         self._ledger = ledger
 
     async def introduce(self, connection: Connection, body: bytes) -> bytes:
-        """A requester's process shows its term of a job, which from now on its orders are of.
+        """A requester's process shows its term of a job, which from now on its orders are of. Strangers are ignored.
 
-        Raises PolicyError FF-APP-604 where the ledger has another one, 571 where it does not answer.
+        Raises PolicyError FF-APP-604 where the ledger has another one, 571 where it does not answer or has no such job.
         """
         said = decode(body, JobCoordinate, limits.TX_BYTES)
         if self._checks >= CHECKS:
@@ -77,11 +77,16 @@ class LeaseAdmission:
         self._checks += 1
         try:
             async with asyncio.timeout(ANSWER_SECONDS):
-                held = await self._term_of(said)
+                row = await self._rows.job(said.job)
+                if row is not None and row.requester != connection.peer:
+                    return b""  # nobody but the requester makes this node wait for a validator
+                held = await self._term_of(said) if row is not None else None
         except (NetworkError, RunError, TimeoutError) as error:
             raise _unread(str(error)[:200] or f"no answer for {ANSWER_SECONDS:.0f} s") from error
         finally:
             self._checks -= 1
+        if row is None:
+            raise _unread("it has no such job")
         self._shown[connection] = said
         if held is not None:
             if said.job not in self._terms and len(self._terms) >= REQUESTERS:

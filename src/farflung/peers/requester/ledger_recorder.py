@@ -19,7 +19,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from farflung.core.errors import FarflungError, NetworkError, ProtocolError, RunError
+from farflung.core.errors import FarflungError, ProtocolError, RunError
 from farflung.core.events import PerjuryEvent, SlashEvent, WarningEvent
 from farflung.core.ids import Hash, PeerId
 from farflung.core.units import Seconds, format_seconds
@@ -280,12 +280,13 @@ async def until_superseded(
 ) -> RunError:
     """Looks every few seconds until another process coordinates the job, and returns what ends this one (FF-APP-605).
 
-    `term`: of this process. A process that was frozen meanwhile might otherwise wait for members that left it.
+    `term`: of this process. A process that was frozen meanwhile might otherwise wait for members that left it. What a
+    validator says wrongly, or does not say, ends no run: the next look is soon.
     """
     held = None if term is None else (term.term, PeerId(term.mark))
     while True:
         await sleep(TERM_LOOK_SECONDS)
-        with contextlib.suppress(NetworkError):
+        with contextlib.suppress(FarflungError):
             row = await ledger.row(KeyRow, coordinator_of(job))
             if row is not None and (row.epoch, row.node) != held:
                 return superseded(f"the ledger has term {row.epoch} of it")
