@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import os
+import re
 import signal
 import time
 from collections.abc import AsyncIterator, Callable
@@ -244,7 +245,7 @@ def test_jobs_that_look_for_nodes_are_listed_with_pay_here_and_why_not(
                 await endpoint.close()
             await asyncio.to_thread(show_jobs, "commons", audit=False, as_json=False)
             await asyncio.to_thread(show_jobs, text, audit=True, as_json=True)
-            await asyncio.to_thread(show_jobs, text, audit=False, as_json=True)
+            await asyncio.to_thread(show_jobs, text, audit=False, as_json=True, slot=3)
 
     asyncio.run(scenario())
     lines = capsys.readouterr().out.splitlines()
@@ -252,7 +253,10 @@ def test_jobs_that_look_for_nodes_are_listed_with_pay_here_and_why_not(
     assert lines[0].startswith(TREASURY.public.hex()[:8])
     assert "credits an hour here" in lines[0]
     assert "cannot take it: no node runs: farflung lend commons" in lines[2]
+    assert lines[1].strip() == "wants 2 providers, 1 verifier"
+    assert not re.search(r"[.]\d{13}", lines[0])
     (facts,) = json.loads(lines[4])["jobs"]
+    assert facts["obstacle"].endswith("farflung lend --slot 3 commons")
     assert facts["hour_least"] == facts["hour_most"]  # a node of defaults asks more than this job pays
     (facts,) = json.loads(lines[3])["jobs"]
     assert (facts["providers"], facts["obstacle"]) == (2, "no node runs: farflung lend --audit commons")

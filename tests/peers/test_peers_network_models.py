@@ -15,7 +15,7 @@ from farflung.core.codec import encode
 from farflung.core.crypto import NS_MODEL_RECORD, SigningKey
 from farflung.core.errors import FarflungError
 from farflung.job.spec import AncestorRun, JobSpec, JobTerms, NetworkSpec
-from farflung.peers.network.model_registry import FREE_BYTES, PENDING_SECONDS
+from farflung.peers.network.model_registry import FREE_BYTES, PENDING_SECONDS, _ModelStore
 from farflung.peers.network.model_transfer import fetch, find, publish
 from farflung.peers.network.published_model import (
     FORMAT,
@@ -27,6 +27,7 @@ from farflung.peers.network.published_model import (
     check_name,
     query_of,
 )
+from farflung.store.io.disk_store import DiskObjectStore
 from farflung.store.sealed_objects import seal
 from farflung.train.public_state import PublicState, pack
 
@@ -194,3 +195,35 @@ def test_what_a_publisher_left_half_done_is_counted_deleted_in_time_and_deleted_
         assert not rest.exists()
 
     run(tmp_path, play)
+
+
+def test_a_model_that_is_begun_again_is_looked_through_only_where_it_was_found_damaged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked: list[int] = []
+    check = DiskObjectStore._is_sound
+
+    def counted(store: DiskObjectStore, *chunk: Any) -> bool:
+        looked.append(chunk[-1])
+        return check(store, *chunk)
+
+    monkeypatch.setattr(DiskObjectStore, "_is_sound", counted)
+    manifest, chunks = seal(OPEN_KEY, bytes(3_000_000))
+    store, path = _ModelStore(tmp_path, "model"), tmp_path / f"{manifest.id.hex()}.data"
+    whole = tuple(range(len(chunks)))
+    assert store.begin(manifest) == whole
+    store.write_chunk(manifest.id, 0, chunks[0])
+    assert store.begin(manifest) == whole[1:]
+    for index in whole[1:]:
+        store.write_chunk(manifest.id, index, chunks[index])
+    store.finish(manifest.id)
+    assert store.begin(manifest) == ()
+    assert len(looked) == len(chunks)  # by the first one
+    data = path.read_bytes()
+    path.write_bytes(bytes(1) + data[1:])
+    with pytest.raises(FarflungError, match="FF-STOR-012"):
+        store.chunk(manifest.id, 0)
+    assert store.begin(manifest) == (0,)
+    store.write_chunk(manifest.id, 0, chunks[0])
+    store.finish(manifest.id)
+    assert path.read_bytes() == data

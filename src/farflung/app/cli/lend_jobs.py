@@ -13,7 +13,7 @@ import msgspec
 from farflung.app.cli.network_client import NamedNetwork, client_on, network_on
 from farflung.core.errors import FarflungError, NetworkError
 from farflung.core.ids import short
-from farflung.core.money import MICRO, format_credits
+from farflung.core.money import MICRO, format_credits, rounded_credits
 from farflung.core.units import Seconds, format_seconds
 from farflung.host.io import machine_probe
 from farflung.ledger.transactions import LeaseRole
@@ -24,6 +24,7 @@ from farflung.peers.node.control import ask
 from farflung.peers.node.job_fit import NodeTerms, obstacle, pay
 from farflung.peers.process.config import read_role_config
 from farflung.peers.protocol.job_notices import PostedNotice, read_notices
+from farflung.watch.phrases import many
 
 _GB = 10**9
 
@@ -31,7 +32,7 @@ _GB = 10**9
 def show_jobs(name: str, *, audit: bool, as_json: bool, slot: int = 1) -> None:
     """Lists them. Raises what `network_on` raises, NetworkError FF-APP-623 where no seat answers."""
     network = network_on(name or None)
-    lender = _lender(homes.home_of(network.name, homes.ROLES[audit], slot), audit=audit)
+    lender = _lender(network.name, slot, audit=audit)
     found = [_facts(each, lender) for each in asyncio.run(_posted(network))]
     if as_json:
         sys.stdout.write(msgspec.json.encode({"network": network.name, "jobs": found}).decode() + "\n")
@@ -58,11 +59,13 @@ async def _posted(network: NamedNetwork) -> list[PostedNotice]:
     return [found[key] for key in sorted(found)]
 
 
-def _lender(home: Path, *, audit: bool) -> NodeTerms:
+def _lender(network: str, slot: int, *, audit: bool) -> NodeTerms:
     """This computer, as its node here is configured, or as it would be by default."""
+    home = homes.home_of(network, homes.ROLES[audit], slot)
     role = LeaseRole.AUDIT if audit else LeaseRole.TRAIN
     memory, free = machine_probe.memory_bytes(), machine_probe.disk_bytes(home if home.is_dir() else Path.home())
-    busy = f"no node runs: farflung lend {'--audit ' if audit else ''}{home.parent.name}"
+    flags = ("--audit " if audit else "") + (f"--slot {slot} " if slot > 1 else "")
+    busy = f"no node runs: farflung lend {flags}{network}"
     with contextlib.suppress(FarflungError):
         said = ask(home / homes.SOCKET, {"do": "status"})
         state = str(said.get("state"))
@@ -88,10 +91,11 @@ def _facts(each: PostedNotice, lender: NodeTerms) -> dict[str, Any]:
 def _lines(facts: dict[str, Any]) -> list[str]:
     """A job in lines of 79 columns at most."""
     if "hours" in facts:
-        least, most = format_credits(facts["hour_least"]), format_credits(facts["hour_most"])
-        rate = f"{least} to {most} credits an hour here, {format_seconds(Seconds(3600 * facts['hours']))}"
+        least, most = rounded_credits(facts["hour_least"]), rounded_credits(facts["hour_most"])
+        span = most if least == most else f"{least} to {most}"
+        rate = f"{span} credits an hour here, for {format_seconds(Seconds(3600 * facts['hours']))}"
     else:
         rate = f"up to {format_credits(facts['unit_price_max'])} credits a token"
     head = f"{short(bytes.fromhex(facts['requester']))}  {rate}"
-    wanted = f"          for {facts['providers']} providers, {facts['verifiers']} verifiers"
+    wanted = f"          wants {many(facts['providers'], 'provider')}, {many(facts['verifiers'], 'verifier')}"
     return [head, wanted, f"          {'cannot take it: ' + facts['obstacle'] if facts['obstacle'] else 'can take it'}"]

@@ -17,7 +17,7 @@ from typing import Final
 
 from farflung.core import limits
 from farflung.core.codec import decode, encode
-from farflung.core.errors import FarflungError, PolicyError
+from farflung.core.errors import FarflungError, PolicyError, VerificationError
 from farflung.core.ids import Hash, PeerId
 from farflung.core.io.durable_files import write_atomic
 from farflung.core.io.ordinary_files import read_bounded
@@ -42,6 +42,37 @@ PENDING_SECONDS: Final = 3600.0  # for a publisher to leave the object of its re
 _SUFFIX: Final = ".record"
 
 
+class _ModelStore(DiskObjectStore):
+    """Objects whose chunks are checked when they come, and when they are read.
+
+    Whoever begins one again does not have all of it checked again: ten gigabytes take a seat seconds, in which it signs
+    no block. Only one that was found damaged when it was read is looked through, and repaired.
+    """
+
+    def __init__(self, root: Path, label: str) -> None:
+        super().__init__(root, label)
+        self._doubted: set[Hash] = set()
+
+    def chunk(self, object_id: Hash, index: int) -> bytes:
+        """As any store's; who finds it damaged has it looked through when it is begun again."""
+        try:
+            return super().chunk(object_id, index)
+        except VerificationError as error:
+            if error.code in ("FF-STOR-012", "FF-STOR-013"):
+                self._doubted.add(object_id)
+            raise
+
+    def begin(self, manifest: ObjectManifest) -> tuple[int, ...]:
+        """The chunks that are missing."""
+        if manifest.id not in self._doubted:
+            if self.has(manifest.id):
+                return ()
+            if (begun := self._partial.get(manifest.id)) is not None:
+                return tuple(sorted(begun[1]))
+        self._doubted.discard(manifest.id)
+        return super().begin(manifest)
+
+
 class ModelRegistry:
     """The models that one seat keeps. `jobs` finds a job's row on the ledger; `most`: bytes of all models."""
 
@@ -58,7 +89,7 @@ class ModelRegistry:
         self._folder, self._chain, self._jobs, self._most = folder, chain, jobs, most
         self._free, self._clock = free, clock
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self._disk = DiskObjectStore(folder / "objects", "network.model")
+        self._disk = _ModelStore(folder / "objects", "network.model")
         self._objects = ObjectServer(self._disk, limits.MODEL_BYTES)
         self._pending: dict[PeerId, tuple[float, SignedModelRecord]] = {}
         self._kept = {(each.record.account, each.record.name): each for each in self._stored()}
