@@ -40,6 +40,7 @@ FREE_BYTES: Final = limits.GIB  # that a seat's disk keeps for its ledger
 ACCOUNT_SHARE: Final = 4  # of all bytes, for one account
 PENDING_SECONDS: Final = 3600.0  # for a publisher to leave the object of its record
 _SUFFIX: Final = ".record"
+_DAMAGED: Final = frozenset({"FF-STOR-012", "FF-STOR-013"})  # a chunk, a manifest
 
 
 class _ModelStore(DiskObjectStore):
@@ -58,7 +59,7 @@ class _ModelStore(DiskObjectStore):
         try:
             return super().chunk(object_id, index)
         except VerificationError as error:
-            if error.code in ("FF-STOR-012", "FF-STOR-013"):
+            if error.code in _DAMAGED:
                 self._doubted.add(object_id)
             raise
 
