@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from core_asks import scheduled
-from test_peers_validator_committee import BOB, CAPS, World, run
+from test_peers_validator_committee import ALICE, BOB, CAPS, World, run
 
 from farflung.core.crypto import NS_SPEC, digest
 from farflung.core.errors import RunError
 from farflung.core.ids import ZERO_HASH, Hash
-from farflung.ledger.transactions import JobCreate, JobDraw, LeaseOffer, NodeRegister, sign_offer
+from farflung.ledger.table_rows import JobRow
+from farflung.ledger.transactions import JobCoordinate, JobCreate, JobDraw, LeaseOffer, NodeRegister, sign_offer
 from farflung.peers.ledger_client.client import LedgerClient
 from farflung.peers.requester.audit_draw import CommitmentAnchors
 
@@ -65,3 +69,22 @@ def test_a_log_that_the_ledger_knows_otherwise_is_not_gone_on_with(tmp_path: Pat
             await anchors.drop(round, said)
 
     run(tmp_path, body, seats=1)
+
+
+def test_what_others_said_in_vain_before_a_draw_draws_nothing() -> None:
+    """A stranger, and a process of the requester that does not know yet that another one took the job over."""
+    said, name = JobDraw(JOB, 0, ONE), SimpleNamespace
+    older, newer = (JobCoordinate(JOB, term, OTHER) for term in (1, 2))
+    told = [(BOB, said), (ALICE, older), (ALICE, said), (ALICE, newer), (ALICE, older, said), (ALICE, newer, said)]
+    told += [(ALICE, newer, said), (ALICE, JobCoordinate(JOB, 3, OTHER))]
+    txs = [name(tx=name(sender=key.public, ops=ops)) for key, *ops in told]
+    blocks = [name(header=name(height=height), txs=[tx]) for height, tx in enumerate(txs, 1)]
+
+    async def job(_: Hash) -> JobRow:
+        return JobRow(JOB, ALICE.public, 1, 1, 1, 1, drawn=1, drawn_of=ONE)
+
+    async def answer(found: Any = blocks) -> Any:
+        return found
+
+    ledger = name(job=job, blocks=answer, unforeseen=answer)
+    assert asyncio.run(CommitmentAnchors(cast(LedgerClient, ledger), JOB).drop(0, ONE)) == 6

@@ -9,13 +9,14 @@ block that takes it is what nobody knew. Asked again after a crash, the ledger n
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from farflung.core.errors import RunError
 from farflung.core.ids import Hash, PeerId
 from farflung.job.spec import JobTerms
-from farflung.ledger.transactions import JobDraw
+from farflung.ledger.block import Block
+from farflung.ledger.transactions import JobCoordinate, JobDraw
 from farflung.peers.ledger_client.client import LedgerClient
 from farflung.peers.rundir.archive import RunLog
 from farflung.train.run_log import AuditsRecord, BeaconRecord, Commitment, Contribution
@@ -102,7 +103,19 @@ class CommitmentAnchors:
                 cause="the run's log is older than what the ledger was told",
                 hint="restore the run's folder from its newest copy",
             )
-        blocks = await self._ledger.blocks()
-        found = (b.header.height for b in blocks if any(op in signed.tx.ops for signed in b.txs))
-        # Of height 0 there is no block: whoever was asked left ours out.
-        return await self._ledger.unforeseen(next(found, 0))
+        return await self._ledger.unforeseen(_height_of(op, row.requester, await self._ledger.blocks()))
+
+
+def _height_of(op: JobDraw, requester: PeerId, blocks: Sequence[Block]) -> int:
+    """The block that took a draw; 0, of which there is none, where whoever was asked left it out.
+
+    Others may have said the same in vain before: a stranger, or a process of the requester that was superseded.
+    """
+    term = 0
+    for block in blocks:
+        for tx in (signed.tx for signed in block.txs if signed.tx.sender == requester):
+            named = [each.term for each in tx.ops if isinstance(each, JobCoordinate) and each.job == op.job]
+            term = max(term, *named, 0)
+            if op in tx.ops and max(named, default=0) == term:
+                return block.header.height
+    return 0
