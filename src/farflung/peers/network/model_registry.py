@@ -40,7 +40,7 @@ FREE_BYTES: Final = limits.GIB  # that a seat's disk keeps for its ledger
 ACCOUNT_SHARE: Final = 4  # of all bytes, for one account
 PENDING_SECONDS: Final = 3600.0  # for a publisher to leave the object of its record
 _SUFFIX: Final = ".record"
-_DAMAGED: Final = frozenset({"FF-STOR-012", "FF-STOR-013"})  # a chunk, a manifest
+_DAMAGED: Final = frozenset({"FF-STOR-012", "FF-STOR-013"})
 
 
 class _ModelStore(DiskObjectStore):
