@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from test_app_dispute_verbs import BOND, JOB, Court, ask
 
+from farflung.app.cli import ledger_exclusion
 from farflung.core.crypto import NS_EVIDENCE, digest
 from farflung.core.errors import RunError, UsageError
+from farflung.core.ids import PeerId
+from farflung.ledger.exclusions import ExclusionRow
+from farflung.peers.ledger_client.client import LedgerClient
 
 
 @pytest.fixture
@@ -59,3 +64,18 @@ def test_who_is_out_reads_why_appeals_and_is_let_in_by_those_without_a_part(cour
     told = ask("exclusion", "look", str(court.config), node).output
     assert "State    free" in told
     assert all(len(line) <= 80 for line in told.splitlines())
+
+
+def test_what_is_left_of_a_term_is_told_by_the_clock_where_the_head_is_old() -> None:
+    """An idle ledger makes no block for half an hour: by its head a node would be out for too long."""
+    row = ExclusionRow(PeerId(JOB), JOB, until=10_000)
+
+    class Idle:
+        async def row(self, *_: object) -> ExclusionRow:
+            return row
+
+        async def time(self) -> int:
+            return 9_000
+
+    facts, _ = asyncio.run(ledger_exclusion._seen(cast(LedgerClient, Idle()), row.node))
+    assert facts["left_ms"] == 1_000

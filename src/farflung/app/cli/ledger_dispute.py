@@ -115,7 +115,7 @@ async def _seen(client: LedgerClient, job: Hash, node: PeerId) -> _DisputeView:
     jury = tuple(owner for owner in owners if owner not in parties)
     said = [await _ballot(client, row, juror) for juror in jury]
     ballots = tuple(each for each in said if each is not None)
-    return _DisputeView(row, jury, ballots, (await client.head()).header.time)
+    return _DisputeView(row, jury, ballots, await client.time())
 
 
 async def _owner(client: LedgerClient, member: PeerId) -> PeerId:

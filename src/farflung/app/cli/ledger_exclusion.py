@@ -54,7 +54,7 @@ async def _row(client: LedgerClient, node: PeerId) -> ExclusionRow:
 
 
 async def _seen(client: LedgerClient, node: PeerId) -> _Told:
-    row, now = await _row(client, node), (await client.head()).header.time
+    row, now = await _row(client, node), await client.time()
     left, state = max(0, row.until - now), "free"
     if left:
         state = "appealed" if row.deadline else "excluded"
