@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import msgspec
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -392,3 +393,10 @@ def test_it_is_said_whose_contribution_the_merge_clipped() -> None:
         phrases.clipped(msgspec.structs.replace(loud, clipped_shares=(0.25,)), RunTimeline())
         == f"the merge clipped {first} by 25%"
     )
+
+
+@pytest.mark.parametrize(("size", "said"), [(0, False), (39_500, True)])
+def test_a_round_says_its_sync_traffic_where_somebody_here_counts_it(size: int, said: bool) -> None:
+    """A requester of others' computers does not."""
+    event = msgspec.structs.replace(closed(0), sync_bytes=size)
+    assert ("sync" in "".join(lines(event, fold(RunTimeline(), event)))) == said

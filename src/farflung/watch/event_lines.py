@@ -244,7 +244,9 @@ def _round(event: events.RoundEndEvent, timeline: RunTimeline) -> list[str]:
         f"{len(timeline.rounds):>{width}}/{event.rounds} rounds",
         f"loss {event.loss:.3f}",
         phrases.speed(event),
-        f"sync {format_bytes(event.sync_bytes)}",
+        f"sync {format_bytes(event.sync_bytes)}"
+        if event.sync_bytes
+        else "",  # of nodes elsewhere nobody here counts it
         f"{event.peers} of {plan.peers} peers" if plan is not None and event.peers < plan.peers else "",
         phrases.span_left(left) if left is not None else "",
     )
