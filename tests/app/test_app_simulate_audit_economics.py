@@ -106,7 +106,7 @@ def _rounds(stake: int, pay: int) -> str:
         ("--absent", "100%"),
         ("--set", "audit.rate=0", "--set", "audit.probation=0"),
         ("--set", "audit.rate=1", "--set", "sync.steps=100", "--set", "audit.segments=64"),
-        ("--set", "name=" + "n" * 60, "--set", "unit_price=0.5", "--set", "budget=999999999"),
+        ("--set", "name=" + "n" * 60, "--set", "unit_price=0.5", "--set", "budget=9223372"),
         ("--simulate", "--absent", "30%", "--set", "network.verifiers=1"),
         ("--set", "audit.canaries=0.123456", "--set", "audit.jackpot=99"),
     ],

@@ -18,7 +18,7 @@ from farflung.app.views import report_page
 from farflung.core import events
 from farflung.core.errors import RunError
 from farflung.core.events import AnyEvent
-from farflung.core.money import MICRO
+from farflung.core.money import MICRO, format_credits
 from farflung.peers.rundir.folder import RunFolder
 from farflung.peers.rundir.journal import Journal, read_timeline
 from farflung.watch import report_series
@@ -147,7 +147,7 @@ def test_every_number_of_the_result_is_on_the_page(pages: dict[str, str]) -> Non
         *(f"{x:.4f}" for x in (RESULT.loss, RESULT.loss_start, RESULT.loss_unigram, RESULT.loss_baseline)),
         *(f"{x:,}" for x in (RESULT.bytes_sent, RESULT.bytes_ring_bf16, RESULT.tokens)),
         *(f"{getattr(by, kind):,}" for kind in by.__struct_fields__),
-        *(f"0.{x:06d}" for x in (RESULT.paid, RESULT.slashed, RESULT.refunded, RESULT.bounty, RESULT.burnt)),
+        *(format_credits(x) for x in (RESULT.paid, RESULT.slashed, RESULT.refunded, RESULT.bounty, RESULT.burnt)),
         "5 segments",
         "8 rounds",
         "64 s",
@@ -206,7 +206,7 @@ def test_the_story_of_a_verifier_that_guessed_is_told_and_its_money_counted() ->
     assert "0 of 1 canary found" in text
     money = report_series.money(t)
     assert (money.slashed, money.returned + money.slashed) == (
-        report_series.money(before).slashed + 51_200,
+        report_series.money(before).slashed + 51_200 * MICRO,
         money.stakes,
     )
 

@@ -242,7 +242,7 @@ def test_huge_and_odd_questions_are_answered_or_refused(against: Any) -> None:
     against(attack)
 
 
-@pytest.mark.parametrize("method", ["ledger.commit", "directory.clear", "lease.propose", "object.chunk", "x"])
+@pytest.mark.parametrize("method", ["ledger.commit", "directory.clear", "lease.propose", "object.put", "x"])
 def test_an_unknown_method_is_refused(against: Any, method: str) -> None:
     async def attack(scene: Scene) -> None:
         assert await scene.refused(EVE, method, b"") == "FF-APP-030"
