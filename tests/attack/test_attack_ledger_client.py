@@ -242,7 +242,7 @@ def test_huge_and_odd_questions_are_answered_or_refused(against: Any) -> None:
     against(attack)
 
 
-@pytest.mark.parametrize("method", ["ledger.commit", "directory.clear", "lease.propose", "object.put", "x"])
+@pytest.mark.parametrize("method", ["ledger.commit", "directory.clear", "lease.propose", "store.put", "x"])
 def test_an_unknown_method_is_refused(against: Any, method: str) -> None:
     async def attack(scene: Scene) -> None:
         assert await scene.refused(EVE, method, b"") == "FF-APP-030"
@@ -313,7 +313,8 @@ def test_a_full_directory_can_still_be_listed(against: Any) -> None:
         most = role.ADVERTISEMENT_BYTES - len(encode(said(EVE, system="x" * 256))) + 256
         largest = said(EVE, system="x" * most)
         assert len(encode(largest)) == role.ADVERTISEMENT_BYTES
-        assert await scene.refused(EVE, directory.PUBLISH, encode(largest)) == "ok"
+        assert await scene.refused(EVE, directory.PUBLISH, encode(largest)) == "FF-APP-653"  # text of 64 characters
+        assert await scene.refused(EVE, directory.PUBLISH, encode(said(EVE, system="x" * 64))) == "ok"
         assert len(encode(DirectoryListing.of((largest,) * role.DIRECTORY_SIZE))) <= limits.CONTROL_BYTES
 
     against(attack)
