@@ -273,6 +273,13 @@ def test_the_result_block_holds_losses_bytes_money_hashes_and_folder() -> None:
     assert "baseline" not in text
 
 
+def test_a_requester_of_others_computers_compares_its_own_traffic_with_nothing() -> None:
+    text = shown(msgspec.structs.replace(RESULT, bytes_by=SentBytesByKind(0, 0, 30, 60, 10)))
+    assert "traffic of this computer 100 B" in text
+    assert "ring" not in text
+    assert "by kind" not in text
+
+
 def test_the_result_block_names_pay_that_was_burnt() -> None:
     assert "returned 0.0768, pay burnt 0.05 credits" in shown(msgspec.structs.replace(RESULT, pay_burnt=50_000 * MICRO))
     assert "pay burnt" not in shown(RESULT)

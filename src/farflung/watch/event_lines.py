@@ -240,13 +240,12 @@ def _verify(event: AnyEvent, timeline: RunTimeline) -> list[str]:
 def _round(event: events.RoundEndEvent, timeline: RunTimeline) -> list[str]:
     left, plan = timeline.seconds_left, timeline.plan
     width = len(str(event.rounds))
+    sync = f"sync {format_bytes(event.sync_bytes)}" if event.sync_bytes else ""  # nodes of other owners count it
     parts = (
         f"{len(timeline.rounds):>{width}}/{event.rounds} rounds",
         f"loss {event.loss:.3f}",
         phrases.speed(event),
-        f"sync {format_bytes(event.sync_bytes)}"
-        if event.sync_bytes
-        else "",  # of nodes elsewhere nobody here counts it
+        sync,
         f"{event.peers} of {plan.peers} peers" if plan is not None and event.peers < plan.peers else "",
         phrases.span_left(left) if left is not None else "",
     )
@@ -308,7 +307,7 @@ def _losses(event: events.RunResultEvent, timeline: RunTimeline) -> tuple[str, .
 
 def _sent(event: events.RunResultEvent, timeline: RunTimeline) -> list[str]:
     all_sent, sync = traffic_ratios.sent_and_ring(event)
-    kinds = f"by kind: {phrases.kinds(event.bytes_by)}"
+    kinds = f"by kind: {phrases.kinds(event.bytes_by)}" if event.bytes_by.sync else ""
     ratios = traffic_ratios.ratio_lines(timeline)
     return [*say("Result", all_sent, sync), *say("Result", kinds), *say("Result", *ratios)]
 

@@ -45,7 +45,12 @@ def planned_traffic(plan: events.PlanEvent) -> tuple[str, str]:
 
 
 def sent_and_ring(result: events.RunResultEvent) -> tuple[str, str]:
-    """All traffic against the yardstick, and how much of it is for sync (updates and control)."""
+    """All traffic against the yardstick, and how much of it is for sync (updates and control).
+
+    Nodes of other owners count their traffic themselves: then it is this computer's traffic, against nothing.
+    """
+    if not result.bytes_by.sync:
+        return f"traffic of this computer {format_bytes(result.bytes_sent)}", ""
     sync = result.bytes_by.sync + result.bytes_by.control
     against = less_than(result.bytes_ring_bf16, result.bytes_sent)
     whole = f"all traffic {format_bytes(result.bytes_sent)}"
