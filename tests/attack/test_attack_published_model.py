@@ -17,6 +17,7 @@ from farflung.peers.network.model_transfer import fetch, find, publish
 from farflung.peers.network.published_model import OPEN_KEY, ModelQuery, PublishedModelRecord, SignedModelRecord
 from farflung.store.sealed_objects import seal
 from farflung.train.public_state import pack
+from farflung.train.tensor_file import largest
 
 TERMS, TRUE, FALSE = terms_of(), state_of(), state_of(9)
 
@@ -28,6 +29,12 @@ def forged(record: PublishedModelRecord, key: SigningKey = OWNER) -> SignedModel
 def with_weights(registry: ModelRegistry, record: PublishedModelRecord) -> PublishedModelRecord:
     """The record over other weights, which the seat keeps."""
     manifest, chunks = seal(OPEN_KEY, pack(FALSE, TERMS.layout))
+    registry._disk.put(manifest, chunks)
+    return replace(record, manifest=manifest)
+
+
+def with_bytes(registry: ModelRegistry, record: PublishedModelRecord) -> PublishedModelRecord:
+    manifest, chunks = seal(OPEN_KEY, bytes(largest(TERMS.layout) + 1))
     registry._disk.put(manifest, chunks)
     return replace(record, manifest=manifest)
 
@@ -59,6 +66,7 @@ ATTACKS = {
         "FF-APP-643",
     ),
     "a record is of another network": (lambda at, true: forged(replace(true.record, chain=TERMS.id)), "FF-APP-643"),
+    "more bytes than a state of the job has": (lambda at, true: forged(with_bytes(at, true.record)), "FF-APP-646"),
     "a root that the ledger does not record": (
         lambda at, true: forged(replace(with_weights(at, true.record), root=FALSE.root(TERMS.layout))),
         "FF-APP-643",

@@ -22,6 +22,7 @@ from farflung.job.spec import JobTerms
 from farflung.ledger.table_rows import JobRow, JobState
 from farflung.peers.network.invitation import is_name
 from farflung.store.sealed_objects import ObjectManifest, check_manifest
+from farflung.train import tensor_file
 
 PUBLISH, FIND = "model.publish", "model.find"
 FORMAT: Final = 1
@@ -119,9 +120,14 @@ def check_record(signed: SignedModelRecord, chain: Hash) -> JobTerms:
     check_licence(record.licence)
     try:
         check_manifest(record.manifest)
-        return decode(record.terms, JobTerms, limits.LOG_RECORD_BYTES)
+        terms = decode(record.terms, JobTerms, limits.LOG_RECORD_BYTES)
     except FarflungError as error:
         raise ProtocolError("FF-APP-646", "a model's record cannot be used", cause=error.message) from error
+    most = tensor_file.largest(terms.layout)  # or a small job's record would have its readers fetch gigabytes
+    if record.manifest.size > most:
+        cause = f"it has {record.manifest.size} bytes, and a state of its job at most {most}"
+        raise ProtocolError("FF-APP-646", "a model's record cannot be used", cause=cause)
+    return terms
 
 
 def job_fault(row: JobRow | None, terms: JobTerms, account: PeerId, root: Hash) -> str:
