@@ -55,6 +55,14 @@ settings.register_profile("untimed", deadline=None)
 settings.load_profile("untimed")
 
 
+@pytest.fixture(autouse=True, scope="session")
+def shared_state_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """What fixtures of several tests run leaves nothing in the state folder of whoever runs the tests, either."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.getbasetemp() / "state" / "shared"))
+        yield
+
+
 @pytest.fixture(autouse=True)
 def own_state_folder(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
     """No test finds the runs of another one, or of whoever runs the tests (peers.rundir.known_runs)."""
