@@ -72,6 +72,23 @@ def test_a_slot_is_taken_only_for_a_job_that_pays(against: Any, row: JobRow | No
     against(attack)
 
 
+def test_strangers_that_name_no_job_leave_places_for_whoever_has_one(against: Any, monkeypatch: Any) -> None:
+    monkeypatch.setattr(admission, "LAG_SECONDS", 10.0)
+
+    async def attack(scene: Scene) -> None:
+        door = scene.provider.admission
+        scene.ledger.jobs[TERMS.id] = None
+        held = [asyncio.create_task(door.admit(REQUESTER.public, PROPOSAL)) for _ in range(2 * admission.CHECKS)]
+        await until(lambda: sum(each.done() for each in held) >= len(held) - admission.WAITS)
+        scene.ledger.jobs[TERMS.id] = JOB
+        await door.admit(REQUESTER.public, PROPOSAL)
+        for each in held:
+            each.cancel()
+        await asyncio.gather(*held, return_exceptions=True)
+
+    against(attack)
+
+
 def test_a_job_of_another_node_of_this_owner_is_refused(against: Any, tmp_path: Path) -> None:
     async def attack(scene: Scene) -> None:
         scene.provider.admission._claims = JobClaims(tmp_path, ME.public)

@@ -47,7 +47,7 @@ def test_a_file_says_its_kind_its_version_and_its_program_in_one_readable_line()
 @pytest.mark.parametrize(
     ("made", "words"),
     [
-        (lambda: FILE.replace(b" 3 ", b" 2 ", 1), (f"written by farflung {VERSION}", "form 2", "reads form 3")),
+        (lambda: FILE.replace(b" 3 ", b" 2 ", 1), (f"another build of farflung {VERSION}", "form 2", "reads form 3")),
         (lambda: FILE.replace(VERSION.encode(), b"0.2.0rc1", 1).replace(b" 3 ", b" 4 ", 1), ("0.2.0rc1", "form 4")),
         (lambda: file_of(FORM, LongerStory("a", 1)), ("mean another by it",)),
         (lambda: file_of(FORM, (1, 2)), ("mean another by it",)),

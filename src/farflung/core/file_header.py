@@ -107,11 +107,14 @@ def other_version(form: FileFormat, version: int, program: str = "") -> VersionE
     cause = f"it is in form {version}, and this farflung reads form {form.version}"
     if version == form.version:
         cause = f"both call it form {version}, and mean another by it: one of them is no released version"
+    elif known == VERSION:
+        writer, cause = f"another build of farflung {known}", f"{cause}: one of them is no released version"
+    known_program = "the farflung that wrote it" if known in ("", VERSION) else f"farflung {known}"
     return VersionError(
         "FF-CORE-095",
         f"the {form.name} file was written by {writer}; this is farflung {VERSION}",
         cause=cause,
-        hint=f"use {f'farflung {known}' if known else 'the farflung that wrote it'}, or {form.remedy}",
+        hint=f"use {known_program}, or {form.remedy}",
     )
 
 

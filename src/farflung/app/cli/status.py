@@ -197,8 +197,9 @@ def stop(name: str | None, now: bool, as_json: bool) -> None:
             cause=f"its process {owner} has that number there; here it may be another program's",
             hint=f"run farflung stop {command_name(run)} in that container",
         )
+    has_begun = _listed(run)["round"] > 0
     os.kill(owner, signal.SIGTERM if now else signal.SIGINT)
-    how = "stops now" if now else "finishes its round and settles"
+    how = "stops now" if now else "finishes its round and settles" if has_begun else "ends what it began, and settles"
     _say(as_json, {"run": run.name, "pid": owner, "now": now}, [f"run {run.name} (process {owner}) {how}"])
 
 

@@ -31,6 +31,7 @@ OFFERS: Final = 3  # of one requester that no lease followed
 BARRED_SECONDS: Final = 3600.0  # for which such an offer counts
 CHECKS: Final = 16  # proposals under way: each asks the ledger
 LAG_SECONDS: Final = 3.0  # for which a validator may be behind the one that the requester asked
+WAITS: Final = CHECKS // 2  # of them that may wait for such a job: more unknown ones are refused as the ledger says now
 LOOK_SECONDS: Final = 0.2
 ANSWER_SECONDS: Final = 20.0  # the proposer gives up after 30
 REQUESTERS: Final = 1024  # whose offers are remembered
@@ -58,6 +59,7 @@ class LeaseAdmission:
         self._claims = JobClaims(claims, own)
         self._ledger: LedgerRows | None = None
         self._checks = 0
+        self._waits = 0
         self._terms: dict[Hash, JobCoordinate] = {}  # the newest of each job, as the ledger has it
         self._shown: WeakKeyDictionary[Connection, JobCoordinate] = WeakKeyDictionary()
         self._unfollowed: dict[PeerId, deque[float]] = {}
@@ -142,11 +144,8 @@ class LeaseAdmission:
     async def _fault(self, requester: PeerId, proposal: messages.LeaseOfferRequest) -> str:
         """Why the ledger does not pay for a proposal; empty: it does."""
         job = proposal.terms.id
-        until = self._clock() + LAG_SECONDS
-        while (row := await self._rows.job(job)) is None:
-            if self._clock() >= until:
-                return "the ledger has no such job"
-            await asyncio.sleep(LOOK_SECONDS)
+        if (row := await self._rows.job(job) or await self._late_job(job)) is None:
+            return "the ledger has no such job"
         if row.requester != requester:
             return "the job belongs to another key"
         lease = await self._rows.row(LeaseRow, lease_key(job, self._own))
@@ -160,6 +159,20 @@ class LeaseAdmission:
                 f"the offer may cost {format_credits(needed)} credits, and the escrow has {format_credits(left)} left"
             )
         return ""
+
+    async def _late_job(self, job: Hash) -> JobRow | None:
+        """A job that this node's validator does not know yet. Strangers who name none cannot take every place."""
+        if self._waits >= WAITS:
+            return None
+        until, row = self._clock() + LAG_SECONDS, None
+        self._waits += 1
+        try:
+            while row is None and self._clock() < until:
+                await asyncio.sleep(LOOK_SECONDS)
+                row = await self._rows.job(job)
+        finally:
+            self._waits -= 1
+        return row
 
     @property
     def _rows(self) -> LedgerRows:
