@@ -17,7 +17,7 @@ from core_asks import scheduled
 from free_ports import free_ports
 
 from farflung.app.cli.ledger import ledger
-from farflung.app.cli.ledger_seats import client_of
+from farflung.app.cli.network_client import client_on, network_on
 from farflung.core.codec import encode
 from farflung.core.crypto import NS_EVIDENCE, NS_SPEC, SigningKey, digest
 from farflung.core.errors import RunError, UsageError
@@ -95,8 +95,10 @@ class Court:
             process.communicate()
 
     def do(self, key: SigningKey, *ops: Op) -> None:
+        network = network_on(str(self.config))
+
         async def work() -> None:
-            async with client_of(self.config, key) as (client, _, _):
+            async with client_on(network, key) as (client, _):
                 await client.submit(*ops)
 
         asyncio.run(work())
@@ -132,13 +134,13 @@ class Court:
 
     def ask(self, verb: str, *words: str, owner: str = "") -> dict[str, Any]:
         signed = ("--owner", str(self.folder / owner)) if owner else ()
-        said = ask("dispute", verb, str(self.config), *words, *signed, "--json")
+        said = ask("dispute", verb, "--on", str(self.config), *words, *signed, "--json")
         assert said.exit_code == 0, said.exception
         facts: dict[str, Any] = json.loads(said.output)
         return facts
 
     def refused(self, verb: str, *words: str, owner: str) -> str:
-        error = ask("dispute", verb, str(self.config), *words, "--owner", str(self.folder / owner)).exception
+        error = ask("dispute", verb, "--on", str(self.config), *words, "--owner", str(self.folder / owner)).exception
         assert isinstance(error, RunError)
         return error.cause
 
@@ -176,7 +178,7 @@ def test_each_side_says_its_part_and_the_jury_decides(court: Court, verdict: str
     decided = court.ask("vote", job, node, verdict, owner=seats[1])
     assert decided["state"] == ("upheld" if verdict == "guilty" else "overturned")
     assert court.ask("look", job, node) == decided
-    told = ask("dispute", "look", str(court.config), job, node).output
+    told = ask("dispute", "look", "--on", str(court.config), job, node).output
     assert f"State    {decided['state']}" in told
     assert "Next" not in told
     assert all(len(line) <= 80 for line in told.splitlines())
@@ -188,7 +190,7 @@ def test_where_nobody_disputes_the_stake_is_taken_and_there_is_nothing_to_look_a
     try:
         court.open()
         assert court.ask("open", str(court.work()), owner="verifier.key")["state"] == "taken"
-        error = ask("dispute", "look", str(court.config), JOB.hex(), court.node.public.hex()).exception
+        error = ask("dispute", "look", "--on", str(court.config), JOB.hex(), court.node.public.hex()).exception
         assert isinstance(error, UsageError)
         assert error.code == "FF-APP-333"
     finally:
@@ -198,12 +200,12 @@ def test_where_nobody_disputes_the_stake_is_taken_and_there_is_nothing_to_look_a
 @pytest.mark.parametrize(
     ("words", "code"),
     [
-        (("open", "{config}", "{config}.none"), "FF-APP-331"),
-        (("open", "{config}", "{config}"), "FF-APP-332"),
-        (("answer", "{config}", "abc", "{config}"), "FF-APP-315"),
-        (("answer", "{config}", "00" * 32, "{config}.none"), "FF-APP-331"),
-        (("answer", "{config}", "00" * 32, "{config}", "--bond", "-1"), "FF-APP-318"),
-        (("vote", "{config}", "00" * 32, "xyz", "guilty"), "FF-APP-315"),
+        (("open", "--on", "{config}", "{config}.none"), "FF-APP-331"),
+        (("open", "--on", "{config}", "{config}"), "FF-APP-332"),
+        (("answer", "--on", "{config}", "abc", "{config}"), "FF-APP-315"),
+        (("answer", "--on", "{config}", "00" * 32, "{config}.none"), "FF-APP-331"),
+        (("answer", "--on", "{config}", "00" * 32, "{config}", "--bond", "-1"), "FF-APP-318"),
+        (("vote", "--on", "{config}", "00" * 32, "xyz", "guilty"), "FF-APP-315"),
     ],
 )
 def test_what_is_no_name_evidence_or_bond_is_refused_before_anybody_is_asked(

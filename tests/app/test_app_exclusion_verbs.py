@@ -32,7 +32,7 @@ def court(tmp_path: Path) -> Iterator[Court]:
 
 def said(court: Court, verb: str, *words: str, owner: str = "") -> dict[str, Any]:
     signed = ("--owner", str(court.folder / owner)) if owner else ()
-    answer = ask("exclusion", verb, str(court.config), *words, *signed, "--json")
+    answer = ask("exclusion", verb, "--on", str(court.config), *words, *signed, "--json")
     assert answer.exit_code == 0, answer.exception
     facts: dict[str, Any] = json.loads(answer.output)
     return facts
@@ -43,7 +43,7 @@ def test_who_is_out_reads_why_appeals_and_is_let_in_by_those_without_a_part(cour
     evidence, shown = str(court.work()), court.folder / "why.txt"
     shown.write_text("executed again: it is right")
     node = court.node.public.hex()
-    nobody = ask("exclusion", "look", str(court.config), node).exception
+    nobody = ask("exclusion", "look", "--on", str(court.config), node).exception
     assert isinstance(nobody, UsageError)
     assert nobody.code == "FF-APP-371"
     assert court.ask("open", evidence, owner="verifier.key")["state"] == "taken"
@@ -53,7 +53,7 @@ def test_who_is_out_reads_why_appeals_and_is_let_in_by_those_without_a_part(cour
     assert (asked["state"], asked["bond"]) == ("appealed", BOND)
     assert asked["answer"] == digest(NS_EVIDENCE, shown.read_bytes()).hex()
     refused = ask(
-        "exclusion", "vote", str(court.config), node, "guilty", "--owner", str(court.folder / "verifier.key")
+        "exclusion", "vote", "--on", str(court.config), node, "guilty", "--owner", str(court.folder / "verifier.key")
     ).exception
     assert isinstance(refused, RunError)
     assert "FF-LEDG-371" in refused.cause
@@ -61,7 +61,7 @@ def test_who_is_out_reads_why_appeals_and_is_let_in_by_those_without_a_part(cour
     assert said(court, "vote", node, "innocent", owner=first)["innocent"] == 1
     free = said(court, "vote", node, "innocent", owner=second)
     assert (free["state"], free["until"], free["bond"]) == ("free", 0, 0)
-    told = ask("exclusion", "look", str(court.config), node).output
+    told = ask("exclusion", "look", "--on", str(court.config), node).output
     assert "State    free" in told
     assert all(len(line) <= 80 for line in told.splitlines())
 

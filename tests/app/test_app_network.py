@@ -22,6 +22,7 @@ from farflung.app.cli.systemd_unit import write_unit
 from farflung.core.errors import FarflungError
 from farflung.core.money import CREDIT
 from farflung.ledger.io.ledger_store import LedgerStore
+from farflung.peers.keys.files import new_account
 from farflung.peers.network import operator_backup, operator_folder
 from farflung.peers.network.invitation import read
 
@@ -103,6 +104,7 @@ def test_an_account_is_made_and_the_treasury_pays_it(home: Path, network: Opened
     paid = ask("account", "pay", own["account"], "2.5", "--on", "town", "--key", treasury)
     assert paid["amount"] == 5 * CREDIT // 2
     assert ask("account", "show")["balance"] == 5 * CREDIT // 2  # the only network that is known here
+    assert code("account", "show", "--key", str(home / "none.key")) == "FF-APP-260"
     [entry] = ask("account", "statement")["entries"]
     assert entry["amount_credits"] == "2.500000"
     assert ask("ledger", "show", own["account"], "--on", "town")
@@ -119,13 +121,13 @@ def test_another_operator_asks_for_a_seat_and_follows_the_ledger(home: Path, net
     folder, port = home / "second", free_ports(2)
     treasury = str(network.folder / "treasury.key")
     words = (network.invitation, str(folder), "--host", "127.0.0.1", "--port", str(port), "--key", treasury)
+    new_account(home / "poor.key")
     assert code("network", "seat", *words[:-1], str(home / "poor.key")) in ("FF-APP-070", "FF-APP-320")
     assert not folder.exists()
     asked = ask("network", "seat", *words)
     founder = network.folder / "seat"
     admitted = ask(
-        *("ledger", "motion", "admit", str(founder / "validator.toml"), asked["validator"]),
-        *("--owner", str(founder / "validator.key")),
+        *("ledger", "motion", "admit", asked["validator"], "--on", "town"), *("--owner", str(founder / "validator.key"))
     )
     assert admitted["state"] == "passed"
     assert code("network", "seat", *words) == "FF-APP-543"

@@ -20,6 +20,7 @@ import pytest
 from click.testing import CliRunner, Result
 from free_ports import free_ports
 
+from farflung.app.cli.account import account
 from farflung.app.cli.ledger import ledger
 from farflung.app.cli.ledger_motion import _amended
 from farflung.core import limits
@@ -36,6 +37,10 @@ from farflung.peers.validator.service import ValidatorService
 
 def ask(*words: str) -> Result:
     return CliRunner().invoke(ledger, list(words), catch_exceptions=True)
+
+
+def pay(config: str, to: str, amount: str, key: str) -> Result:
+    return CliRunner().invoke(account, ["pay", to, amount, "--on", config, "--key", key, "--json"])
 
 
 def test_a_new_ledger_has_a_key_and_a_configuration_for_each_validator(tmp_path: Path) -> None:
@@ -55,13 +60,8 @@ def by(owner: str) -> tuple[str, ...]:
 @pytest.mark.parametrize(
     ("words", "code"),
     [
-        (("motion", "vote", "{config}", "abc"), "FF-APP-315"),
-        (("motion", "admit", "{config}", "xyz"), "FF-APP-315"),
-        (("pay", "{config}", "00" * 31, "1"), "FF-APP-315"),
-        (("pay", "{config}", "00" * 32, "0"), "FF-APP-318"),
-        (("pay", "{config}", "00" * 32, "1.0000000000001"), "FF-APP-318"),
-        (("pay", "{config}", "00" * 32, "nan"), "FF-APP-318"),
-        (("pay", "{config}", "00" * 32, "many"), "FF-APP-318"),
+        (("motion", "vote", "--on", "{config}", "abc"), "FF-APP-315"),
+        (("motion", "admit", "--on", "{config}", "xyz"), "FF-APP-315"),
     ],
 )
 def test_names_and_amounts_that_are_none_are_refused_before_anybody_is_asked(
@@ -73,6 +73,20 @@ def test_names_and_amounts_that_are_none_are_refused_before_anybody_is_asked(
     error = ask(*(word.format(config=config) for word in words), *by(owner)).exception
     assert isinstance(error, UsageError)
     assert error.code == code
+
+
+@pytest.mark.parametrize(
+    ("to", "amount", "code"),
+    [
+        ("00" * 31, "1", "FF-APP-315"),
+        ("00" * 32, "0", "FF-APP-318"),
+        ("00" * 32, "1.0000000000001", "FF-APP-318"),
+        ("00" * 32, "nan", "FF-APP-318"),
+        ("00" * 32, "many", "FF-APP-318"),
+    ],
+)
+def test_what_is_no_payment_is_refused(to: str, amount: str, code: str) -> None:
+    assert getattr(pay("no.toml", to, amount, "no.key").exception, "code", "") == code
 
 
 @pytest.mark.parametrize("numbers", [("fee=1",), ("fee_min=x",), ("fee_min=-1",), ("committee_max=0",)])
@@ -205,17 +219,17 @@ def test_four_validators_are_served_looked_at_joined_and_left(network: Network, 
     joined = ask("join", str(place / "validator.toml"), "--owner", treasury, "--stake", "5", "--json")
     assert json.loads(joined.output)["stake"] == 5 * CREDIT
     seats = [str(network.folder / f"validator-{number}" / "validator.key") for number in (1, 2, 3)]
-    moved = ask("motion", "admit", network.config(1), json.loads(joined.output)["validator"], *by(seats[0]))
+    moved = ask("motion", "admit", "--on", network.config(1), json.loads(joined.output)["validator"], *by(seats[0]))
     motion = json.loads(moved.output)
     assert (motion["state"], len(motion["voters"]), motion["seats"]) == ("open", 1, 4)
     states = [
-        json.loads(ask("motion", "vote", network.config(1), motion["motion"], *by(seat)).output)["state"]
+        json.loads(ask("motion", "vote", "--on", network.config(1), motion["motion"], *by(seat)).output)["state"]
         for seat in seats[1:]
     ]
     assert states == ["open", "passed"]  # three of four are more than two thirds
-    look = ask("motion", "look", network.config(2), motion["motion"], "--json")
+    look = ask("motion", "look", "--on", network.config(2), motion["motion"], "--json")
     assert json.loads(look.output)["says"].startswith("admit ")
-    paid = ask("pay", network.config(1), json.loads(joined.output)["owner"], "0.25", *by(seats[1]))
+    paid = pay(network.config(1), json.loads(joined.output)["owner"], "0.25", seats[1])
     assert json.loads(paid.output)["amount"] == CREDIT // 4
     assert (
         abs(json.loads(paid.output)["balance"] - 3 * CREDIT // 4) < CREDIT // 10_000

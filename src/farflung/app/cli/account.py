@@ -20,7 +20,7 @@ from farflung.core.ids import PeerId
 from farflung.core.money import format_credits
 from farflung.ledger.transactions import Transfer
 from farflung.peers.keys.files import is_there, read_account
-from farflung.peers.network.account import account_file, own_account
+from farflung.peers.network.account import account_file, chosen_account
 from farflung.peers.node.home import ACCOUNT, known_homes
 
 KEY = click.option("--key", "file", type=click.Path(path_type=Path), metavar="FILE", help="Another account's key.")
@@ -43,7 +43,7 @@ def show(on: str | None, file: Path | None, as_json: bool) -> None:
     """Show your account's key and what it has on a network, and what the nodes
     that you lend from this computer have, each with an account of its own.
     """
-    key, network = own_account(file), network_on(on)
+    key, network = chosen_account(file), network_on(on)
     lent = [] if file is not None else [home for home in known_homes(network.name) if is_there(home / ACCOUNT)]
 
     async def work() -> list[tuple[int, int]]:
@@ -78,7 +78,7 @@ def show(on: str | None, file: Path | None, as_json: bool) -> None:
 def pay(to: str, amount: str, on: str | None, file: Path | None, as_json: bool) -> None:
     """Send credits to another account. It is opened if it is new."""
     payee, money = PeerId(name_in(to, "account")), amount_in(amount)
-    say(as_json, *paid(own_account(file), payee, money, on))
+    say(as_json, *paid(chosen_account(file), payee, money, on))
 
 
 def paid(payer: SigningKey, to: PeerId, money: int, on: str | None) -> tuple[dict[str, Any], list[str]]:
@@ -103,7 +103,7 @@ def paid(payer: SigningKey, to: PeerId, money: int, on: str | None) -> tuple[dic
 @click.pass_context
 def write_statement(ctx: click.Context, on: str | None, file: Path | None, as_csv: bool, as_json: bool) -> None:
     """Write why your account has what it has: `farflung ledger statement` of your key."""
-    name, own = network_on(on).name, own_account(file).public.hex()
+    name, own = network_on(on).name, chosen_account(file).public.hex()
     ctx.invoke(statement, key=own, on=name, as_csv_file=as_csv, as_json=as_json)
 
 

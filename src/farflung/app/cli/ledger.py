@@ -20,7 +20,6 @@ PLACES: Final[Mapping[str, str]] = {
     "motion": "ledger_motion:motion",
     "dispute": "ledger_dispute:dispute",
     "exclusion": "ledger_exclusion:exclusion",
-    "pay": "ledger_motion:pay",
     "show": "ledger_show:show",
     "statement": "ledger_statement:statement",
     "export": "ledger_statement:export",

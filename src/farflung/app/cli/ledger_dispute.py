@@ -19,8 +19,9 @@ import click
 
 from farflung.app.cli.ledger_init import say
 from farflung.app.cli.ledger_motion import name_in
-from farflung.app.cli.ledger_seats import CONFIG, JSON, OWNER, client_of
+from farflung.app.cli.ledger_seats import JSON, OWNER
 from farflung.app.cli.money_options import amount_in
+from farflung.app.cli.network_client import ON, client_on, network_on
 from farflung.core.crypto import NS_EVIDENCE, SigningKey, digest
 from farflung.core.errors import ProtocolError, UsageError
 from farflung.core.ids import ID_BYTES, Hash, PeerId
@@ -30,17 +31,17 @@ from farflung.job.spec import JobTerms
 from farflung.ledger.disputes import TIMED, BallotRow, DisputeAnswer, DisputeRow, DisputeState, JuryVote, ballot_key
 from farflung.ledger.motions import ParamsRow
 from farflung.ledger.validators import ValidatorRow, count_key
-from farflung.peers.keys.files import read_account
 from farflung.peers.ledger_client.client import LedgerClient, dispute_of
+from farflung.peers.network.account import chosen_account
 from farflung.peers.rundir.inputs import damaged
 from farflung.verify import evidence as evidence_files
 from farflung.verify.evidence import AuditEvidence, accusation
 
 _VERDICTS: Final = {"guilty": True, "innocent": False}
 _NEXT: Final = {
-    DisputeState.OPEN: "the accused: farflung ledger dispute answer CONFIG {job} FILE --owner FILE",
+    DisputeState.OPEN: "the accused: farflung ledger dispute answer {job} FILE --owner FILE",
     DisputeState.PLAYED: "nothing: no jury is asked, both sides play it down to one tile",
-    DisputeState.ANSWERED: "jurors: farflung ledger dispute vote CONFIG {job} {node} guilty --owner FILE",
+    DisputeState.ANSWERED: "jurors: farflung ledger dispute vote {job} {node} guilty --owner FILE",
 }
 _JOB = click.argument("job")
 _NODE = click.argument("node")
@@ -56,7 +57,7 @@ class _DisputeView:
     now: int
 
 
-@click.group(epilog="Example: farflung ledger dispute look my.toml 4be1... 9ac0...")
+@click.group(epilog="Example: farflung ledger dispute look 4be1... 9ac0...")
 def dispute() -> None:
     """Accuse a node of a job, answer an accusation, and judge as one of the jury.
 
@@ -169,17 +170,18 @@ def _told(seen: _DisputeView) -> tuple[dict[str, Any], list[str]]:
 
 
 def _run(
-    config: Path, signer: SigningKey, as_json: bool, step: Callable[[LedgerClient], Awaitable[_DisputeView]]
+    signer: SigningKey, on: str | None, as_json: bool, step: Callable[[LedgerClient], Awaitable[_DisputeView]]
 ) -> None:
+    network = network_on(on)
+
     async def work() -> _DisputeView:
-        async with client_of(config, signer) as (client, _, _):
+        async with client_on(network, signer) as (client, _):
             return await step(client)
 
     say(as_json, *_told(asyncio.run(work())))
 
 
-@dispute.command("open", epilog="Example: farflung ledger dispute open my.toml 3-9ac0.bin --owner my.key")
-@CONFIG
+@dispute.command("open", epilog="Example: farflung ledger dispute open 3-9ac0.bin --owner my.key")
 @click.argument("evidence", type=click.Path(dir_okay=False, path_type=Path))
 @click.option(
     "--terms",
@@ -187,8 +189,9 @@ def _run(
     help="The job's terms.bin: shows the ledger that the job has a graph. Without it two verifiers must agree.",
 )
 @OWNER
+@ON
 @JSON
-def open_(config: Path, evidence: Path, terms: Path | None, owner: Path, as_json: bool) -> None:
+def open_(evidence: Path, terms: Path | None, owner: Path | None, on: str | None, as_json: bool) -> None:
     """Accuse the node that EVIDENCE is about, as its job's requester or one of its verifiers.
 
     EVIDENCE: of an audit, with the verdicts of its verifiers. Its node's stake is held until the dispute is decided.
@@ -198,31 +201,32 @@ def open_(config: Path, evidence: Path, terms: Path | None, owner: Path, as_json
     verdicts = tuple(each.verdict for each in said.testimonies)
     accused = accusation(_terms(terms) if terms else None, said, verdicts)
 
+    account, network = chosen_account(owner), network_on(on)
+
     async def work() -> tuple[dict[str, Any], list[str]]:
-        async with client_of(config, account) as (client, _, _):
+        async with client_on(network, account) as (client, _):
             await client.submit(accused)
             if await dispute_of(client, job, node) is not None:
                 return _told(await _seen(client, job, node))
         facts = {"job": job.hex(), "node": node.hex(), "state": "taken"}
         return facts, [f"Taken    the stake of {node.hex()}:", "         on this ledger nobody disputes"]
 
-    account = read_account(owner)
     say(as_json, *asyncio.run(work()))
 
 
-@dispute.command(epilog="Example: farflung ledger dispute answer my.toml 4be1... a.pdf --owner my.key")
-@CONFIG
+@dispute.command(epilog="Example: farflung ledger dispute answer 4be1... a.pdf --owner my.key")
 @_JOB
 @click.argument("evidence", type=click.Path(dir_okay=False, path_type=Path))
 @OWNER
 @click.option("--bond", metavar="CREDITS", help="Lost with the dispute. Default: the least that is asked.")
+@ON
 @JSON
-def answer(config: Path, job: str, evidence: Path, owner: Path, bond: str | None, as_json: bool) -> None:
+def answer(job: str, evidence: Path, owner: Path | None, bond: str | None, on: str | None, as_json: bool) -> None:
     """Deny what your node is accused of in JOB. Who does not answer has lost.
 
     EVIDENCE: any file that shows it; the ledger keeps its digest, the jury asks you for the file.
     """
-    about, node = Hash(name_in(job, "job")), read_account(owner)
+    about, node = Hash(name_in(job, "job")), chosen_account(owner)
     shown, put = digest(NS_EVIDENCE, read_shown(evidence)), None if bond is None else amount_in(bond)
 
     async def step(client: LedgerClient) -> _DisputeView:
@@ -231,17 +235,17 @@ def answer(config: Path, job: str, evidence: Path, owner: Path, bond: str | None
         await client.submit(DisputeAnswer(about, offered, shown))
         return await _seen(client, about, node.public)
 
-    _run(config, node, as_json, step)
+    _run(node, on, as_json, step)
 
 
-@dispute.command(epilog="Example: farflung ledger dispute vote v.toml 4be 9ac guilty --owner my.key")
-@CONFIG
+@dispute.command(epilog="Example: farflung ledger dispute vote 4be 9ac guilty --owner my.key")
 @_JOB
 @_NODE
 @click.argument("verdict", type=click.Choice(tuple(_VERDICTS)))
 @OWNER
+@ON
 @JSON
-def vote(config: Path, job: str, node: str, verdict: str, owner: Path, as_json: bool) -> None:
+def vote(job: str, node: str, verdict: str, owner: Path | None, on: str | None, as_json: bool) -> None:
     """Judge a dispute that was answered, as the owner of a seat. A vote is final."""
     about, accused = Hash(name_in(job, "job")), PeerId(name_in(node, "node"))
 
@@ -250,17 +254,17 @@ def vote(config: Path, job: str, node: str, verdict: str, owner: Path, as_json: 
         await client.submit(JuryVote(about, accused, _VERDICTS[verdict]))
         return await _seen(client, about, accused)
 
-    _run(config, read_account(owner), as_json, step)
+    _run(chosen_account(owner), on, as_json, step)
 
 
-@dispute.command(epilog="Example: farflung ledger dispute look my.toml 4be1... 9ac0...")
-@CONFIG
+@dispute.command(epilog="Example: farflung ledger dispute look 4be1... 9ac0...")
 @_JOB
 @_NODE
+@ON
 @JSON
-def look(config: Path, job: str, node: str, as_json: bool) -> None:
+def look(job: str, node: str, on: str | None, as_json: bool) -> None:
     """Show a dispute: what it is about, how far it is, and what its jury said."""
     about, accused = Hash(name_in(job, "job")), PeerId(name_in(node, "node"))
     # Nothing is signed: who only looks needs no account.
     nobody = SigningKey(secrets.token_bytes(ID_BYTES))
-    _run(config, nobody, as_json, lambda client: _seen(client, about, accused))
+    _run(nobody, on, as_json, lambda client: _seen(client, about, accused))

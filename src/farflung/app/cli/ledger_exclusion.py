@@ -16,8 +16,9 @@ import click
 from farflung.app.cli.ledger_dispute import read_shown
 from farflung.app.cli.ledger_init import say
 from farflung.app.cli.ledger_motion import name_in
-from farflung.app.cli.ledger_seats import CONFIG, JSON, OWNER, client_of
+from farflung.app.cli.ledger_seats import JSON, OWNER
 from farflung.app.cli.money_options import amount_in
+from farflung.app.cli.network_client import ON, client_on, network_on
 from farflung.core.crypto import NS_EVIDENCE, SigningKey, digest
 from farflung.core.errors import UsageError
 from farflung.core.ids import ID_BYTES, PeerId
@@ -25,13 +26,13 @@ from farflung.core.money import format_credits
 from farflung.ledger.exclusions import Appeal, AppealVote, ExclusionRow
 from farflung.ledger.motions import ParamsRow
 from farflung.ledger.validators import count_key
-from farflung.peers.keys.files import read_account
 from farflung.peers.ledger_client.client import LedgerClient
+from farflung.peers.network.account import chosen_account
 
 _Told = tuple[dict[str, Any], list[str]]
 
 
-@click.group(epilog="Example: farflung ledger exclusion look my.toml 9ac0...")
+@click.group(epilog="Example: farflung ledger exclusion look 9ac0...")
 def exclusion() -> None:
     """Look why a node holds no further lease, appeal for your own, judge an appeal.
 
@@ -85,7 +86,7 @@ async def _seen(client: LedgerClient, node: PeerId) -> _Told:
     ]
     if state == "excluded":
         nothing = "nothing: a jury or a game has decided"
-        appeals = "the node: farflung ledger exclusion appeal CONFIG FILE --owner NODE"
+        appeals = "the node: farflung ledger exclusion appeal FILE --owner NODE"
         text.append("Next     " + (nothing if row.is_final else appeals))
     return facts, text
 
@@ -97,37 +98,39 @@ async def _least_bond(client: LedgerClient, row: ExclusionRow) -> int:
     return (law.params if law else (await client.committee()).params).bond_min
 
 
-def _run(config: Path, signer: SigningKey, as_json: bool, step: Callable[[LedgerClient], Awaitable[_Told]]) -> None:
+def _run(signer: SigningKey, on: str | None, as_json: bool, step: Callable[[LedgerClient], Awaitable[_Told]]) -> None:
+    network = network_on(on)
+
     async def work() -> _Told:
-        async with client_of(config, signer) as (client, _, _):
+        async with client_on(network, signer) as (client, _):
             return await step(client)
 
     say(as_json, *asyncio.run(work()))
 
 
-@exclusion.command(epilog="Example: farflung ledger exclusion look my.toml 9ac0...")
-@CONFIG
+@exclusion.command(epilog="Example: farflung ledger exclusion look 9ac0...")
 @click.argument("node")
+@ON
 @JSON
-def look(config: Path, node: str, as_json: bool) -> None:
+def look(node: str, on: str | None, as_json: bool) -> None:
     """Show why a node is out, until when, and how far its appeal is."""
     about = PeerId(name_in(node, "node"))
     nobody = SigningKey(secrets.token_bytes(ID_BYTES))  # who only looks needs no account
-    _run(config, nobody, as_json, lambda client: _seen(client, about))
+    _run(nobody, on, as_json, lambda client: _seen(client, about))
 
 
-@exclusion.command(epilog="Example: farflung ledger exclusion appeal my.toml log.txt --owner node.key")
-@CONFIG
+@exclusion.command(epilog="Example: farflung ledger exclusion appeal log.txt --owner node.key")
 @click.argument("evidence", type=click.Path(dir_okay=False, path_type=Path))
 @OWNER
 @click.option("--bond", metavar="CREDITS", help="Lost when the jury finds the same. Default: the least.")
+@ON
 @JSON
-def appeal(config: Path, evidence: Path, owner: Path, bond: str | None, as_json: bool) -> None:
+def appeal(evidence: Path, owner: Path | None, bond: str | None, on: str | None, as_json: bool) -> None:
     """Ask for another look at what your node was excluded for.
 
     EVIDENCE: any file that speaks for it; the ledger keeps its digest, the jury asks you for the file.
     """
-    node = read_account(owner)
+    node = chosen_account(owner)
     shown, put = digest(NS_EVIDENCE, read_shown(evidence)), None if bond is None else amount_in(bond)
 
     async def step(client: LedgerClient) -> _Told:
@@ -135,16 +138,16 @@ def appeal(config: Path, evidence: Path, owner: Path, bond: str | None, as_json:
         await client.submit(Appeal(await _least_bond(client, row) if put is None else put, shown))
         return await _seen(client, node.public)
 
-    _run(config, node, as_json, step)
+    _run(node, on, as_json, step)
 
 
-@exclusion.command(epilog="Example: farflung ledger exclusion vote v.toml 9ac0 guilty --owner my.key")
-@CONFIG
+@exclusion.command(epilog="Example: farflung ledger exclusion vote 9ac0 guilty --owner my.key")
 @click.argument("node")
 @click.argument("verdict", type=click.Choice(("guilty", "innocent")))
 @OWNER
+@ON
 @JSON
-def vote(config: Path, node: str, verdict: str, owner: Path, as_json: bool) -> None:
+def vote(node: str, verdict: str, owner: Path | None, on: str | None, as_json: bool) -> None:
     """Judge an appeal, as the owner of a seat. A vote is final."""
     about = PeerId(name_in(node, "node"))
 
@@ -152,4 +155,4 @@ def vote(config: Path, node: str, verdict: str, owner: Path, as_json: bool) -> N
         await client.submit(AppealVote(about, verdict == "guilty"))
         return await _seen(client, about)
 
-    _run(config, read_account(owner), as_json, step)
+    _run(chosen_account(owner), on, as_json, step)

@@ -1,4 +1,4 @@
-"""Implements `ledger motion` and `ledger pay`: votes of validator seats' owners, and transfers of money."""
+"""Implements `ledger motion`: votes of validator seats' owners."""
 
 from __future__ import annotations
 
@@ -12,12 +12,11 @@ import click
 from msgspec.structs import replace
 
 from farflung.app.cli.ledger_init import say
-from farflung.app.cli.ledger_seats import CONFIG, JSON, OWNER, client_of
-from farflung.app.cli.money_options import amount_in
+from farflung.app.cli.ledger_seats import JSON, OWNER
+from farflung.app.cli.network_client import ON, client_on, network_on
 from farflung.core.crypto import SigningKey
 from farflung.core.errors import UsageError
 from farflung.core.ids import ID_BYTES, Hash, PeerId
-from farflung.core.money import format_credits
 from farflung.ledger.motions import (
     AdmitValidator,
     AmendParams,
@@ -29,9 +28,8 @@ from farflung.ledger.motions import (
     motion_id,
 )
 from farflung.ledger.params import LedgerParams, fault_of_params
-from farflung.ledger.transactions import Transfer
-from farflung.peers.keys.files import read_account
 from farflung.peers.ledger_client.client import LedgerClient
+from farflung.peers.network.account import chosen_account
 
 _DAY_MS: Final = 86_400_000
 _DAYS = click.option(
@@ -39,7 +37,7 @@ _DAYS = click.option(
 )
 
 
-@click.group(epilog="Example: farflung ledger motion admit my.toml 3f9a... --owner my.key")
+@click.group(epilog="Example: farflung ledger motion admit 3f9a... --owner my.key")
 def motion() -> None:
     """Decide, with the owners of the other seats, who has a seat and by which numbers.
 
@@ -97,13 +95,17 @@ def _carried(row: MotionRow, seats: int) -> tuple[dict[str, Any], list[str]]:
     text = [f"Motion   {row.motion.hex()}", f"Says     {_told(row)}"]
     text.append(f"State    {row.state.name.lower()}: {len(row.voters)} voted for it, {seats} seats")
     if facts["state"] == "open":
-        text.append(f"Next     others: farflung ledger motion vote CONFIG {row.motion.hex()} --owner FILE")
+        text.append(f"Next     others: farflung ledger motion vote {row.motion.hex()} --owner FILE")
     return facts, text
 
 
-def _run(config: Path, signer: SigningKey, as_json: bool, step: Callable[[LedgerClient], Awaitable[MotionRow]]) -> None:
+def _run(
+    signer: SigningKey, on: str | None, as_json: bool, step: Callable[[LedgerClient], Awaitable[MotionRow]]
+) -> None:
+    network = network_on(on)
+
     async def work() -> tuple[MotionRow, int]:
-        async with client_of(config, signer) as (client, _, _):
+        async with client_on(network, signer) as (client, _):
             row = await step(client)
             return row, len((await client.committee()).committee.members)
 
@@ -111,7 +113,7 @@ def _run(config: Path, signer: SigningKey, as_json: bool, step: Callable[[Ledger
 
 
 def _move(
-    config: Path, owner: Path, days: int | None, as_json: bool, said: Callable[[LedgerClient], Awaitable[What]]
+    owner: Path | None, days: int | None, on: str | None, as_json: bool, said: Callable[[LedgerClient], Awaitable[What]]
 ) -> None:
     async def step(client: LedgerClient) -> MotionRow:
         what, most = await said(client), (await client.committee()).params.motion_ms
@@ -121,54 +123,54 @@ def _move(
         await client.submit(moved)
         return await _row(client, motion_id(client.chain, client.own, moved))
 
-    _run(config, read_account(owner), as_json, step)
+    _run(chosen_account(owner), on, as_json, step)
 
 
-@motion.command(epilog="Example: farflung ledger motion admit my.toml 3f9a... --owner my.key")
-@CONFIG
+@motion.command(epilog="Example: farflung ledger motion admit 3f9a... --owner my.key")
 @click.argument("validator")
 @OWNER
 @_DAYS
+@ON
 @JSON
-def admit(config: Path, validator: str, owner: Path, days: int | None, as_json: bool) -> None:
+def admit(validator: str, owner: Path | None, days: int | None, on: str | None, as_json: bool) -> None:
     """Move that a validator which asked for a seat gets one."""
     key = PeerId(name_in(validator, "validator"))
 
     async def said(_: LedgerClient) -> What:
         return AdmitValidator(key)
 
-    _move(config, owner, days, as_json, said)
+    _move(owner, days, on, as_json, said)
 
 
-@motion.command(epilog="Example: farflung ledger motion remove my.toml 3f9a... --owner my.key")
-@CONFIG
+@motion.command(epilog="Example: farflung ledger motion remove 3f9a... --owner my.key")
 @click.argument("validator")
 @OWNER
 @_DAYS
+@ON
 @JSON
-def remove(config: Path, validator: str, owner: Path, days: int | None, as_json: bool) -> None:
+def remove(validator: str, owner: Path | None, days: int | None, on: str | None, as_json: bool) -> None:
     """Move that a validator loses its seat, and gets its stake back as if it had left."""
     key = PeerId(name_in(validator, "validator"))
 
     async def said(_: LedgerClient) -> What:
         return RemoveValidator(key)
 
-    _move(config, owner, days, as_json, said)
+    _move(owner, days, on, as_json, said)
 
 
-@motion.command(epilog="Example: farflung ledger motion amend my.toml fee_min=20000000 --owner my.key")
-@CONFIG
+@motion.command(epilog="Example: farflung ledger motion amend fee_min=20000000 --owner my.key")
 @click.argument("numbers", nargs=-1, required=True, metavar="NAME=NUMBER...")
 @OWNER
 @_DAYS
+@ON
 @JSON
-def amend(config: Path, numbers: tuple[str, ...], owner: Path, days: int | None, as_json: bool) -> None:
+def amend(numbers: tuple[str, ...], owner: Path | None, days: int | None, on: str | None, as_json: bool) -> None:
     """Move that parameters change. Jobs keep those under which they were made."""
 
     async def said(client: LedgerClient) -> What:
         return AmendParams(_amended((await client.committee()).params, numbers))
 
-    _move(config, owner, days, as_json, said)
+    _move(owner, days, on, as_json, said)
 
 
 def _amended(params: LedgerParams, numbers: tuple[str, ...]) -> LedgerParams:
@@ -193,12 +195,12 @@ def _amended(params: LedgerParams, numbers: tuple[str, ...]) -> LedgerParams:
     return made
 
 
-@motion.command(epilog="Example: farflung ledger motion vote my.toml 77ab... --owner my.key")
-@CONFIG
+@motion.command(epilog="Example: farflung ledger motion vote 77ab... --owner my.key")
 @click.argument("name", metavar="MOTION")
 @OWNER
+@ON
 @JSON
-def vote(config: Path, name: str, owner: Path, as_json: bool) -> None:
+def vote(name: str, owner: Path | None, on: str | None, as_json: bool) -> None:
     """Vote for a motion. There are no votes against: what is not passed lapses."""
     wanted = Hash(name_in(name, "motion"))
 
@@ -207,39 +209,15 @@ def vote(config: Path, name: str, owner: Path, as_json: bool) -> None:
         await client.submit(MotionVote(wanted))
         return await _row(client, wanted)
 
-    _run(config, read_account(owner), as_json, step)
+    _run(chosen_account(owner), on, as_json, step)
 
 
-@motion.command(epilog="Example: farflung ledger motion look my.toml 77ab...")
-@CONFIG
+@motion.command(epilog="Example: farflung ledger motion look 77ab...")
 @click.argument("name", metavar="MOTION")
+@ON
 @JSON
-def look(config: Path, name: str, as_json: bool) -> None:
+def look(name: str, on: str | None, as_json: bool) -> None:
     """Show what a motion says and how far it is."""
     wanted = Hash(name_in(name, "motion"))
     # Nothing is signed: who only looks needs no account.
-    _run(config, SigningKey(secrets.token_bytes(ID_BYTES)), as_json, lambda client: _row(client, wanted))
-
-
-@click.command(epilog="Example: farflung ledger pay validator.toml 3f9a... 12.5 --owner treasury.key")
-@CONFIG
-@click.argument("account")
-@click.argument("amount")
-@OWNER
-@JSON
-def pay(config: Path, account: str, amount: str, owner: Path, as_json: bool) -> None:
-    """Send credits to an account. It is opened if it is new.
-
-    CONFIG: of a validator of the ledger.
-    """
-    to, money = PeerId(name_in(account, "account")), amount_in(amount)
-    payer = read_account(owner)
-
-    async def work() -> int:
-        async with client_of(config, payer) as (client, _, _):
-            await client.submit(Transfer(to, money))
-            return (await client.account(payer.public)).balance
-
-    left = asyncio.run(work())
-    facts = {"from": payer.public.hex(), "to": to.hex(), "amount": money, "balance": left}
-    say(as_json, facts, [f"Paid     {format_credits(money)} credits to {to.hex()}", f"Left     {format_credits(left)}"])
+    _run(SigningKey(secrets.token_bytes(ID_BYTES)), on, as_json, lambda client: _row(client, wanted))

@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from farflung.app.cli.ledger_init import say
-from farflung.app.cli.network_client import network_on
+from farflung.app.cli.network_client import client_on, network_on
 from farflung.core import limits
 from farflung.core.codec import decode
 from farflung.core.crypto import NS_SEAT, SigningKey
@@ -22,9 +22,9 @@ from farflung.core.money import CREDIT
 from farflung.ledger.validators import ValidatorJoin, ValidatorLeave, join_parts
 from farflung.net.counters import ByteCounter
 from farflung.net.io.endpoint import Endpoint
-from farflung.peers.keys.files import read_account
-from farflung.peers.ledger_client.client import LedgerClient, serve_nothing
-from farflung.peers.ledger_client.connect import reaches_of, validators_in
+from farflung.peers.ledger_client.client import serve_nothing
+from farflung.peers.ledger_client.connect import validators_in
+from farflung.peers.network.account import chosen_account
 from farflung.peers.validator.config import ValidatorConfigFile, read_config
 from farflung.peers.validator.requests import STANDING, ValidatorStatus
 from farflung.peers.validator.service import ValidatorConfig
@@ -32,7 +32,10 @@ from farflung.peers.validator.service import ValidatorConfig
 CONFIG = click.argument("config", type=click.Path(dir_okay=False, path_type=Path))
 JSON = click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
 OWNER = click.option(
-    "--owner", type=click.Path(path_type=Path), required=True, metavar="FILE", help="Account that pays and signs."
+    "--owner",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Account that pays and signs. Default: this computer's.",
 )
 
 Places = Mapping[PeerId, tuple[str, int]]
@@ -144,28 +147,23 @@ def _line(facts: dict[str, Any]) -> str:
     )
 
 
-@contextlib.asynccontextmanager
-async def client_of(
-    config: Path, owner: SigningKey
-) -> AsyncIterator[tuple[LedgerClient, ValidatorConfigFile, ValidatorConfig]]:
-    """A client of the ledger that a validator's configuration names, signing by `owner`."""
-    written, setting, places = read_config(config)
-    ways = [(peer, *place) for peer, place in places.items()]
-    ways = ways or [(setting.key.public, written.host, written.port)]
-    async with _asking() as endpoint:
-        yield LedgerClient(reaches_of(ways, endpoint), owner, setting.genesis), written, setting
+def _submit(config: Path, owner: SigningKey, is_joining: bool, stake: int, address: str) -> ValidatorConfig:
+    written, setting, _ = read_config(config)
+    key = setting.key
+    network = network_on(str(config.absolute()))
 
+    if is_joining:
+        signature = key.sign(NS_SEAT, *join_parts(setting.genesis.chain, owner.public))
+        said = address or f"{written.host}:{written.port}"
+        op: ValidatorJoin | ValidatorLeave = ValidatorJoin(key.public, stake, said, signature)
+    else:
+        op = ValidatorLeave(key.public)
 
-async def _submit(config: Path, owner: SigningKey, is_joining: bool, stake: int, address: str) -> ValidatorConfig:
-    async with client_of(config, owner) as (client, written, setting):
-        key = setting.key
-        if is_joining:
-            signature = key.sign(NS_SEAT, *join_parts(client.chain, owner.public))
-            said = address or f"{written.host}:{written.port}"
-            op: ValidatorJoin | ValidatorLeave = ValidatorJoin(key.public, stake, said, signature)
-        else:
-            op = ValidatorLeave(key.public)
-        await client.submit(op)
+    async def work() -> None:
+        async with client_on(network, owner) as (client, _):
+            await client.submit(op)
+
+    asyncio.run(work())
     return setting
 
 
@@ -175,19 +173,19 @@ async def _submit(config: Path, owner: SigningKey, is_joining: bool, stake: int,
 @click.option("--stake", type=click.IntRange(0), required=True, help="Credits that are bonded.")
 @click.option("--address", default="", metavar="HOST:PORT", help="Where others reach it. Default: CONFIG's.")
 @JSON
-def join(config: Path, owner: Path, stake: int, address: str, as_json: bool) -> None:
+def join(config: Path, owner: Path | None, stake: int, address: str, as_json: bool) -> None:
     """Ask for a seat in a ledger's committee, and bond a stake for it.
 
     CONFIG: of the validator, with the ledger's others under [validators].
     """
-    account = read_account(owner)
-    setting = asyncio.run(_submit(config, account, True, stake * CREDIT, address))
+    account = chosen_account(owner)
+    setting = _submit(config, account, True, stake * CREDIT, address)
     key = setting.key.public.hex()
     text = [
         f"Asked    a seat for {key}, with {stake} credits bonded",
         f"Next     farflung ledger validator {config}: it follows the ledger from now on",
         "Next     the owner of a seat moves that it is admitted, and owners of more than two thirds vote:",
-        f"         farflung ledger motion admit CONFIG {key} --owner FILE",
+        f"         farflung ledger motion admit {key} --on NETWORK",
         "         its seat begins at the next boundary of an epoch",
     ]
     say(as_json, {"validator": key, "owner": account.public.hex(), "stake": stake * CREDIT}, text)
@@ -197,13 +195,13 @@ def join(config: Path, owner: Path, stake: int, address: str, as_json: bool) -> 
 @CONFIG
 @OWNER
 @JSON
-def leave(config: Path, owner: Path, as_json: bool) -> None:
+def leave(config: Path, owner: Path | None, as_json: bool) -> None:
     """Give a validator's seat back. Its stake stays bonded for a while.
 
     CONFIG: of the validator.
     """
-    account = read_account(owner)
-    setting = asyncio.run(_submit(config, account, False, 0, ""))
+    account = chosen_account(owner)
+    setting = _submit(config, account, False, 0, "")
     days = setting.genesis.params.unbonding_ms // 86_400_000
     key = setting.key.public.hex()
     text = [

@@ -45,6 +45,6 @@ def amount_in(text: str) -> int:
             "FF-APP-318",
             f"{text[:40]!r} is no amount",
             cause=f"an amount is in credits, above 0, to twelve decimals, {format_credits(MAX_CREDITS)} at most",
-            hint="farflung ledger pay CONFIG ACCOUNT 12.5 --owner FILE",
+            hint="farflung account pay ACCOUNT 12.5 --on NETWORK",
         )
     return int(amount)

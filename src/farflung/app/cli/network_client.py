@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import secrets
 import sys
 from collections.abc import AsyncIterator
@@ -25,10 +26,13 @@ from farflung.peers.ledger_client.connect import reaches_of, validators_in
 from farflung.peers.network import operator_folder
 from farflung.peers.network.join import join
 from farflung.peers.network.network_file import remembered
-from farflung.peers.process.config import LedgerConfig
+from farflung.peers.process.config import HexId, LedgerConfig, ListenerConfig
+from farflung.peers.validator.config import read_config
 
 ON = click.option(
-    "--on", metavar="NETWORK", help="A name this computer knows, or an invitation. Default: the only one."
+    "--on",
+    metavar="NETWORK",
+    help="A name this computer knows, an invitation, or a validator's file. Default: the only one.",
 )
 
 ON_LEDGER = click.option("--on", metavar="NETWORK", help="Instead of --from: a network's name, or an invitation.")
@@ -45,8 +49,10 @@ class NamedNetwork(NamedTuple):
 def network_on(name: str | None) -> NamedNetwork:
     """The network that `--on` names, or the only one that is known; its notes go to standard error.
 
-    Raises UsageError FF-APP-546 where none or several are known, and as `join` does.
+    Raises UsageError FF-APP-546 where none or several are known, and as `join` and `read_config` do.
     """
+    if name is not None and (name.endswith(".toml") or os.sep in name):
+        return _network_of_validator(Path(name))
     if name is None:
         known = remembered()
         if len(known) != 1:
@@ -60,6 +66,15 @@ def network_on(name: str | None) -> NamedNetwork:
     found = asyncio.run(join(name))
     sys.stderr.write("".join(f"{note}\n" for note in found.notes))
     return NamedNetwork(found.name, found.genesis, found.ledger)
+
+
+def _network_of_validator(path: Path) -> NamedNetwork:
+    """The ledger of a validator's configuration: its others, and itself where it is the only one."""
+    written, setting, places = read_config(path)
+    all_places = places or {setting.key.public: (written.host, written.port)}
+    first, *rest = [ListenerConfig(peer=HexId(peer), host=host, port=port) for peer, (host, port) in all_places.items()]
+    ledger = LedgerConfig(peer=first.peer, host=first.host, port=first.port, others=tuple(rest))
+    return NamedNetwork(str(path), setting.genesis, ledger)
 
 
 def network_of(folder: Path | None, on: str | None) -> NamedNetwork:

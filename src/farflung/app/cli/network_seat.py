@@ -15,7 +15,7 @@ from farflung.core.crypto import NS_SEAT, SigningKey
 from farflung.core.money import CREDIT, format_credits
 from farflung.ledger.validators import ValidatorJoin, join_parts
 from farflung.peers.network import operator_folder
-from farflung.peers.network.account import own_account
+from farflung.peers.network.account import chosen_account
 from farflung.peers.network.join import join
 from farflung.peers.network.operator_folder import NetworkPlaces, default_folder, listen_at
 from farflung.peers.validator.config import PORT
@@ -39,7 +39,7 @@ def seat(
     Whoever owns more than two thirds of the seats admits it by a motion; until then it
     follows the ledger. `farflung network open FOLDER` runs it.
     """
-    root, owner = folder or default_folder(), own_account(file)
+    root, owner = folder or default_folder(), chosen_account(file)
     network = asyncio.run(join(invitation))
     sys.stderr.write("".join(f"{note}\n" for note in network.notes))
     places = NetworkPlaces(network.card.name, host, listen_at(host), port)
@@ -55,8 +55,8 @@ def seat(
         f"Asked    a seat for {key.public.hex()}, with {format_credits(stake * CREDIT)} credits bonded",
         f"Next     farflung network open {root}: it follows the ledger from now on",
         "Next     the owners of more than two thirds of the seats admit it:",
-        f"         farflung ledger motion admit CONFIG {key.public.hex()} --owner FILE",
-        "         a founder's CONFIG and FILE are seat/validator.toml and seat/validator.key",
+        f"         farflung ledger motion admit {key.public.hex()} --owner seat/validator.key --on {network.name}",
+        "         seat/validator.key is in the folder of a founder",
     ]
     say(as_json, facts, text)
 

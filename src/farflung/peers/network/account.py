@@ -17,6 +17,11 @@ def account_file() -> Path:
     return state_folder() / "account.key"
 
 
+def chosen_account(file: Path | None) -> SigningKey:
+    """The account in a file that the person names, or this computer's own. Raises what `read_account` raises."""
+    return own_account() if file is None else read_account(file)
+
+
 def own_account(path: Path | None = None) -> SigningKey:
     """The person's account, or the one in the file `path`; made, at random, where there is none yet.
 
