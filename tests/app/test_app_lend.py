@@ -18,7 +18,9 @@ import pytest
 
 from farflung.app.cli import lend as lending
 from farflung.app.cli import network_status
+from farflung.app.cli.account import AccountNode, nodes_of
 from farflung.app.cli.lend import LendOptions, _lend
+from farflung.app.cli.lend_account import Holdings, NodeMoney, money_for
 from farflung.app.cli.lend_jobs import show_jobs
 from farflung.app.cli.lend_screen import WIDTH, LendChannel, StepLines
 from farflung.app.cli.network_client import NamedNetwork
@@ -39,6 +41,7 @@ from farflung.peers.network.invitation import Invitation, Seat
 from farflung.peers.network.join import join
 from farflung.peers.node import home as homes
 from farflung.peers.node.control import ControlSocket, ask
+from farflung.peers.node.earnings import surplus
 from farflung.peers.process.channel import ChannelEmitter
 from farflung.peers.protocol.job_notices import JobNotice, announce
 from farflung.peers.validator.service import ValidatorConfig, ValidatorService
@@ -114,10 +117,13 @@ def test_one_command_takes_a_computer_to_waiting_for_work_and_leave_takes_the_st
     said = told(capsys.readouterr().out)
     kinds = [each["kind"] for each in said]
     assert kinds[:6] == ["network", "note", "machine", "account", "ledger", "ledger"]
-    assert (said[3]["granted"], said[3]["key"]) == (GRANT, own_account(home / homes.ACCOUNT).public.hex())
-    assert kinds[-1] == "ledger"  # the stake is back
-    assert homes.stake_in(home) == GRANT - 10 - (GRANT - 10) // 10
-    assert [json.loads(line)["kind"] for line in (home / "journal.jsonl").read_text().splitlines()] == ["left"]
+    assert (said[3]["granted"], said[3]["key"]) == (GRANT, own_account().public.hex())
+    assert kinds[-2:] == ["sent", "ledger"]  # the stake is back, and in the account
+    half = (GRANT - 10) // 2  # of the account, whose first transaction, to read the newest rows, cost a fee
+    assert homes.stake_in(home) == half - half // 10
+    assert said[-2]["amount"] == half - 3 * 10  # it registered, left, and sent this
+    kept = [json.loads(line)["kind"] for line in (home / "journal.jsonl").read_text().splitlines()]
+    assert kept == ["sent", "left"]
     assert not (home / homes.SOCKET).exists()
 
 
@@ -150,7 +156,7 @@ def test_an_account_without_credits_says_who_can_help(tmp_path: Path) -> None:
 
     with pytest.raises(FarflungError) as refused:
         asyncio.run(scenario())
-    key = own_account(homes.home_of("commons", "lend") / homes.ACCOUNT)
+    key = own_account()
     assert (refused.value.code, key.public.hex() in refused.value.hint) == ("FF-APP-583", True)
 
 
@@ -301,4 +307,77 @@ def test_a_node_of_a_network_elsewhere_reads_where_its_owners_nodes_meet(
     asyncio.run(scenario())
     home = homes.home_of("commons", "lend", 2)
     assert read[0].claims.resolve() == (home.parent / homes.CLAIMS).resolve()
-    assert (home / homes.ACCOUNT).is_file()
+    assert (home / homes.SLOT_KEY).is_file()
+    assert read[0].declared.account == own_account().public
+    assert read[0].declared.is_of(read[0].key.public)
+
+
+def test_several_slots_and_a_verifier_share_one_account_whose_file_brings_all_of_them_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    read: list[Any] = []
+
+    async def stay(config: Any, _: Any) -> None:
+        read.append(config)
+
+    monkeypatch.setattr(lending.provider, "main", stay)
+    monkeypatch.setattr(lending.verifier, "main", stay)
+    drawn = homes.home_of("commons", "lend", 3) / homes.ACCOUNT  # of a version before
+
+    async def scenario() -> list[list[AccountNode]]:
+        async with network(tmp_path / "seat") as text:
+            await _lend(text, LendOptions(slots=2, cores=7, memory_gb=6.0), StepLines(as_json=True))
+            await _lend("commons", LendOptions(audit=True), StepLines(as_json=True))
+            own_account(drawn)
+            await _lend("commons", LendOptions(slot=3), StepLines(as_json=True))
+            known = await join("commons")
+            named = NamedNetwork("commons", known.genesis, known.ledger)
+            here = nodes_of(own_account(), named, set(), with_homes=True)
+            (tmp_path / "state" / "farflung" / "commons").rename(tmp_path / "lost")  # the account's file is left
+            there = nodes_of(own_account(), named, {config.key.public for config in read}, with_homes=True)
+            await _lend("commons", LendOptions(slots=2), StepLines(as_json=True))
+            return [here, there]
+
+    here, there = asyncio.run(scenario())
+    assert [(config.cores, config.memory_bytes) for config in read[:2]] == [(3, 3 * 10**9)] * 2
+    assert len({config.key.public for config in read}) == 4
+    assert [config.key.public for config in read[4:]] == [config.key.public for config in read[:2]]
+    assert {bytes(config.owner) for config in read} == {own_account().public}
+    third = GRANT // 3
+    assert all(abs(config.stake + config.fees - third) < 100 for config in read[:2])
+    assert [(each.name, each.is_here, each.file) for each in here] == [
+        ("lend", True, None),
+        ("lend-2", True, None),
+        ("lend-3", True, drawn),
+        ("audit", True, None),
+    ]
+    assert [(each.name, each.is_here) for each in there] == [("lend", False), ("lend-2", False), ("audit", False)]
+    notes = [each["text"] for each in told(capsys.readouterr().out) if "of its own" in each.get("text", "")]
+    assert len(notes) == 1
+
+
+@pytest.mark.parametrize(
+    ("held", "nodes", "money"),
+    [
+        (Holdings(10 * CREDIT, 0, 0, 0), 1, NodeMoney(49 * CREDIT // 10, CREDIT // 10, 5 * CREDIT)),
+        (Holdings(9 * CREDIT, 0, 0, 0), 2, NodeMoney(29 * CREDIT // 10, CREDIT // 10, 3 * CREDIT)),
+        (Holdings(5 * CREDIT, CREDIT // 10, 4 * CREDIT, 4 * CREDIT), 1, NodeMoney(4 * CREDIT, CREDIT // 10, 0)),
+        (Holdings(5 * CREDIT, 0, 4 * CREDIT, 0), 1, NodeMoney(4 * CREDIT, CREDIT // 10, CREDIT // 10)),
+        (Holdings(9 * CREDIT, 0, 0, 4 * CREDIT), 1, NodeMoney(4 * CREDIT, CREDIT // 10, 41 * CREDIT // 10)),
+        (Holdings(0, 10 * CREDIT, 0, 9 * CREDIT), 1, NodeMoney(9 * CREDIT, CREDIT // 10, 0)),  # a key of its own
+        (Holdings(0, 0, 0, 0), 1, None),
+        (Holdings(CREDIT // 2, 0, 0, 0), 1, None),
+    ],
+)
+def test_a_node_gets_a_share_of_the_account_and_keeps_what_it_has(
+    held: Holdings, nodes: int, money: NodeMoney | None
+) -> None:
+    assert money_for(held, CREDIT, 10, nodes) == money
+
+
+@pytest.mark.parametrize(
+    ("balance", "kept", "fee", "sent"),
+    [(1000, 100, 10, 890), (200, 100, 10, 0), (211, 100, 10, 101), (100, 100, 0, 0), (101, 100, 0, 1), (5, 100, 10, 0)],
+)
+def test_what_a_node_sends_to_its_account_is_worth_the_fee(balance: int, kept: int, fee: int, sent: int) -> None:
+    assert surplus(balance, kept, fee) == sent

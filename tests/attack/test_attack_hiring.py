@@ -25,10 +25,11 @@ from farflung.market.provider_offer import Capabilities, OfferListing, caps_hash
 from farflung.net.endpoint_records import EndpointAddress, issue
 from farflung.net.io.connection import Connection
 from farflung.peers.protocol import messages
-from farflung.peers.protocol.directory import Advertisement, advertise
+from farflung.peers.protocol.directory import Advertisement, NodeOwner, advertise
 from farflung.peers.protocol.directory import DirectoryListing as Listed
 from farflung.peers.protocol.job_key import LeaseKey, sign_lease_key
 from farflung.peers.requester.lease_negotiation import LeaseBudget, LeaseHolders, StandingAsks, hire, read_asks
+from farflung.peers.requester.market_survey import survey
 from farflung.peers.requester.member_setup import WARNING_CHARACTERS, MemberSetup, ProviderInputs, all_ready
 from farflung.peers.rundir.journal import Journal
 
@@ -144,8 +145,11 @@ class Directory:
 HASH = Hash(bytes(32))
 
 
-def said_at(key: SigningKey, host: str = "127.0.0.1", port: int = 1, **more: Any) -> Advertisement:
-    return advertise(key, issue(key.public, (EndpointAddress(host, port, **more),), time.time()), FACTS)
+def said_at(
+    key: SigningKey, host: str = "127.0.0.1", port: int = 1, owner: NodeOwner | None = None, **more: Any
+) -> Advertisement:
+    record = issue(key.public, (EndpointAddress(host, port, **more),), time.time())
+    return advertise(key, record, FACTS, owner=owner)
 
 
 @pytest.mark.parametrize(
@@ -164,6 +168,8 @@ def said_at(key: SigningKey, host: str = "127.0.0.1", port: int = 1, **more: Any
         said_at(EVE, relay=PeerId(b"short")),
         advertise(EVE, issue(EVE.public, (EndpointAddress("127.0.0.1", 1),), time.time() - 3600), FACTS),
         advertise(EVE, issue(EVE.public, (EndpointAddress("127.0.0.1", 1),), time.time() + 3600), FACTS),
+        said_at(EVE, owner=NodeOwner(HONEST[0].public, NodeOwner.of(EVE, EVE.public).signature)),
+        said_at(EVE, owner=NodeOwner.of(STRANGER, HONEST[0].public)),
     ],
     ids=[
         "unsigned",
@@ -179,6 +185,8 @@ def said_at(key: SigningKey, host: str = "127.0.0.1", port: int = 1, **more: Any
         "no key",
         "old",
         "future",
+        "of an owner that did not sign",
+        "of another node's owner",
     ],
 )
 def test_one_bad_advertisement_keeps_nobody_else_from_being_hired(bad: Advertisement) -> None:
@@ -359,5 +367,40 @@ def test_a_node_that_attests_another_image_than_the_job_asks_for_is_not_hired(sc
         assert here.reasons() == [(EVE.public.hex(), "FF-APP-417")]
         (schedule,) = here.ledger.submitted
         assert EVE.public not in {o.offer.node for o in schedule.offers}
+
+    scene(test)
+
+
+@pytest.mark.parametrize(
+    ("providers", "verifiers", "alike", "hired"),
+    [
+        (2, 1, "provider and verifier", (2, 1)),
+        (2, 2, "provider and verifier", (2, 2)),  # both verifiers are needed: the owner's provider is left out
+        (3, 1, "provider and verifier", (3, 1)),  # all providers are needed: the owner's verifier is left out
+        (2, 2, "verifiers", (2, 1)),
+        (3, 1, "providers", (2, 1)),
+    ],
+)
+def test_nodes_of_one_owner_never_judge_each_other_and_count_once(
+    scene: Any, providers: int, verifiers: int, alike: str, hired: tuple[int, int]
+) -> None:
+    """The owner asks least, so that only who it is keeps its second node out."""
+    nodes = {"provider and verifier": (EVE, VERIFIERS[0]), "verifiers": VERIFIERS, "providers": (EVE, HONEST[0])}[alike]
+
+    def listings(found: list[Node]) -> list[OfferListing]:
+        owned = {key.public: STRANGER.public for key in nodes}
+        return [replace(ask, owner=owned.get(ask.peer)) for ask in _asks(found)]
+
+    async def test(here: Scene) -> None:
+        network = replace(SPEC.network, providers=providers, verifiers=verifiers)
+        job = replace(JOB, spec=replace(SPEC, network=network))
+        asks = StandingAsks({LeaseRole.TRAIN: listings(here.nodes), LeaseRole.AUDIT: listings(here.judges)}, {})
+        found = survey(job.spec, asks, 0, Credits(10))
+        assert (found.providers.fitting, found.verifiers.fitting) == hired
+        job = replace(job, spec=replace(job.spec, network=replace(network, providers=hired[0], verifiers=hired[1])))
+        holders = await hire(here.ledger, job, BUDGET, asks, here.dial, here.journal)  # type: ignore[arg-type]
+        assert (len(holders.members), len(holders.verifiers)) == hired
+        together = {key.public for key in nodes} & {*holders.members, *holders.verifiers}
+        assert len(together) <= 1
 
     scene(test)

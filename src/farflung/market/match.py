@@ -6,16 +6,16 @@ change that price, and a bid above it cannot win another window, so a provider w
 costs (Vickrey 1961; tests/market tries it by brute force). The window with the least such price wins.
 Where no window has a spare ask, a window of exactly n is taken and all are paid the highest of its n asks:
 whoever asks most sets the price, which is not truthful, but a small market trades, and below the requester's
-ceiling. Each peer is an owner of its own, as each account is on the ledger. Asks are ordered by (ask, turn in this
-job), within a window and between the asks that set the windows' prices: with any other tie-break between windows a
-winner could raise its own price. The law holds the price against the asks in its rows, in the same order
-(ledger.rules.clearing). Everything is a whole number.
+ceiling. Nodes of one owner count once: of each owner a window counts the first ask, and an owner works for a job in one
+role (`one_role_each`). Asks are ordered by (ask, turn in this job), within a window and between the asks that set the
+windows' prices: with any other tie-break between windows a winner could raise its own price. The law holds the price
+against the asks in its rows, in the same order (ledger.rules.clearing). Everything is a whole number.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Mapping, Sequence
+from typing import Final, TypeVar
 
 import msgspec
 
@@ -30,6 +30,7 @@ from farflung.market.offer_book import OfferBook, OfferRow, book
 from farflung.market.provider_offer import OfferListing
 
 SIMILARITY_PERCENT: Final = 125
+Role = TypeVar("Role")
 FACTS: Final = ("cores", "memory", "disk", "stake")
 
 
@@ -48,8 +49,8 @@ class MatchRequest(msgspec.Struct, frozen=True):
 
     @property
     def similar(self) -> SimilarityRule:
-        """What may be hired together."""
-        return SimilarityRule(self.similarity_percent)
+        """What may be hired together: of each owner one node."""
+        return SimilarityRule(self.similarity_percent, cap=1)
 
 
 class Match(msgspec.Struct, frozen=True):
@@ -84,6 +85,23 @@ def match(request: MatchRequest, listings: Sequence[OfferListing]) -> Match:
     )
 
 
+def one_role_each(
+    asks: Mapping[Role, Sequence[OfferListing]], wanted: Mapping[Role, int]
+) -> dict[Role, list[OfferListing]]:
+    """The asks of each role without those of owners who ask in several: each of these is left in one role.
+
+    That is the role which has fewest owners beyond the `wanted` number. Nobody is hired to judge its own owner's work.
+    """
+    owners = {role: {ask.whose for ask in listings} for role, listings in asks.items()}
+    several = {whose for role in owners for whose in owners[role] if sum(whose in each for each in owners.values()) > 1}
+    spare = {role: len(owners[role] - several) - wanted[role] for role in owners}
+    roles: dict[PeerId, Role] = {}
+    for whose in sorted(several):
+        roles[whose] = min((role for role in owners if whose in owners[role] and wanted[role]), key=lambda r: spare[r])
+        spare[roles[whose]] += 1
+    return {role: [ask for ask in listings if roles.get(ask.whose, role) == role] for role, listings in asks.items()}
+
+
 def _window(request: MatchRequest, book: OfferBook, left: Mask) -> SpeedWindow:
     """The window, whose last ask sets the price; some window holds n."""
     window = book.best(left, request.members + 1, request.similar)
@@ -95,7 +113,7 @@ def _window(request: MatchRequest, book: OfferBook, left: Mask) -> SpeedWindow:
 def _row(listing: OfferListing, job: Hash) -> OfferRow:
     can, peer = listing.capabilities, listing.peer
     facts = (can.cores, can.memory_bytes, can.disk_bytes, listing.stake_free)
-    return OfferRow(peer, listing.unit_price, can.flops, peer, "", facts, rank(job, peer))
+    return OfferRow(peer, listing.unit_price, can.flops, listing.whose, peer, facts, rank(job, peer))  # a class each
 
 
 def _rules(request: MatchRequest, book: OfferBook) -> tuple[OfferConstraint, ...]:
@@ -129,6 +147,8 @@ def _relief(request: MatchRequest, book: OfferBook, rules: Sequence[OfferConstra
         return "ask for one provider at least"
     if book.size < request.members:
         return f"ask for at most {book.size} providers, or wait until more offer"
+    if book.owner_count < request.members:
+        return f"ask for at most {book.owner_count} providers, or wait: nodes of one owner count as one"
 
     def is_enough(left: Mask) -> bool:
         return book.widest(left, request.similar) >= request.members

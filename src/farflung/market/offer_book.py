@@ -55,6 +55,11 @@ class OfferBook(msgspec.Struct, frozen=True):
         """How many offers there are."""
         return len(self.peers)
 
+    @property
+    def owner_count(self) -> int:
+        """How many owners there are."""
+        return int((self.owners == ALONE).sum()) + len(np.unique(self.owners[self.owners != ALONE]))
+
     def best(self, left: Mask, needed: int, rule: SimilarityRule) -> SpeedWindow | None:
         """The window over the offers in `left` whose `needed`-th comes earliest, by places in this book."""
         kept = np.flatnonzero(left)

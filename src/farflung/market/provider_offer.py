@@ -30,8 +30,8 @@ def lasting(capabilities: Capabilities) -> Capabilities:
 class OfferListing(msgspec.Struct, frozen=True):
     """A standing ask, joined from the ledger (peer, ask, stake) and the directory (capabilities, endpoint).
 
-    Whose it is is its peer: on the ledger a node is an account, each account is paid for itself, and no row names
-    another owner. So no cap on owners can hold here; in the auction an ask names its owner (market.asks).
+    `owner`: the account that signed for the node in its advertisement; where there is none, the node is an owner of
+    its own. No row of the ledger names an owner.
     """
 
     peer: PeerId
@@ -39,3 +39,9 @@ class OfferListing(msgspec.Struct, frozen=True):
     stake_free: Credits
     capabilities: Capabilities
     endpoint: bytes = b""  # opaque to the market
+    owner: PeerId | None = None
+
+    @property
+    def whose(self) -> PeerId:
+        """The owner's key."""
+        return self.owner or self.peer

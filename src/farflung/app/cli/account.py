@@ -1,18 +1,19 @@
-"""Implements the command group `account`: shows the person's account on a network, pays from it and copies its key."""
+"""Implements the command group `account`: shows the account on a network with its nodes, pays, copies its key."""
 
 from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import Collection
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import click
 
 from farflung.app.cli.ledger_motion import name_in
 from farflung.app.cli.ledger_statement import statement
 from farflung.app.cli.money_options import amount_in
-from farflung.app.cli.network_client import ON, client_on, network_on
+from farflung.app.cli.network_client import ON, NamedNetwork, client_on, network_on
 from farflung.app.cli.network_open import JSON, WORTH, say
 from farflung.core.crypto import SigningKey
 from farflung.core.errors import UsageError
@@ -20,8 +21,8 @@ from farflung.core.ids import PeerId
 from farflung.core.money import format_credits
 from farflung.ledger.transactions import Transfer
 from farflung.peers.keys.files import is_there, read_account
-from farflung.peers.network.account import account_file, chosen_account
-from farflung.peers.node.home import ACCOUNT, known_homes
+from farflung.peers.network.account import account_file, chosen_account, slot_key
+from farflung.peers.node.home import ACCOUNT, ROLES, SLOTS, home_of, key_file, known_homes
 
 KEY = click.option("--key", "file", type=click.Path(path_type=Path), metavar="FILE", help="Another account's key.")
 
@@ -40,33 +41,76 @@ def account() -> None:
 @KEY
 @JSON
 def show(on: str | None, file: Path | None, as_json: bool) -> None:
-    """Show your account's key and what it has on a network, and what the nodes
-    that you lend from this computer have, each with an account of its own.
+    """Show your account's key, what it has on a network, and what its nodes have
+    there: on this computer or elsewhere.
     """
     key, network = chosen_account(file), network_on(on)
-    lent = [] if file is not None else [home for home in known_homes(network.name) if is_there(home / ACCOUNT)]
-
-    async def work() -> list[tuple[int, int]]:
-        async with client_on(network) as (client, _):
-            held = []
-            for owner in (key, *(read_account(home / ACCOUNT) for home in lent)):
-                node = await client.node(owner.public)
-                stake = 0 if node is None else node.free + node.locked
-                held.append(((await client.account(owner.public)).balance, stake))
-            return held
-
-    (balance, stake), *nodes = asyncio.run(work())
-    facts: dict[str, Any] = {"account": key.public.hex(), "network": network.name, "balance": balance, "stake": stake}
-    if nodes:
-        facts["lent"] = [
-            {"key": str(home / ACCOUNT), "balance": held, "stake": bonded}
-            for home, (held, bonded) in zip(lent, nodes, strict=True)
-        ]
+    facts, nodes = asyncio.run(_holdings(key, network, with_homes=file is None))
+    balance, stake = facts["balance"], facts["stake"]
     lines = [f"Account  {key.public.hex()}", f"Network  {network.name}", f"Balance  {format_credits(balance)} credits"]
     lines += [f"Stake    {format_credits(stake)} credits"] if stake else []
-    for home, (held, bonded) in zip(lent, nodes, strict=True):
-        lines.append(f"Lent     {format_credits(held)} credits, {format_credits(bonded)} at stake: {home / ACCOUNT}")
-    say(as_json, facts, [*lines, f"Key      {file or account_file()}: keep a copy", f"Note     {WORTH}"])
+    for each in nodes:
+        held, bonded = format_credits(each["balance"]), format_credits(each["stake"])
+        where = each["name"] + ("" if each["is_here"] else ", not on this computer")
+        lines.append(f"Node     {where} ({each['node'][:8]}): {held} credits, {bonded} at stake")
+    lines.append(f"Key      {file or account_file()}: keep a copy{'; of its nodes, too' if nodes else ''}")
+    lines += [f"Key      {each['key']}: keep a copy, it is of this node alone" for each in nodes if each["key"]]
+    say(as_json, facts | ({"nodes": nodes} if nodes else {}), [*lines, f"Note     {WORTH}"])
+
+
+class AccountNode(NamedTuple):
+    """One of an account's nodes: its name, which its folder has, and whether that is on this computer.
+
+    `file`: of a key that does not follow from the account's; None: it does.
+    """
+
+    key: PeerId
+    name: str
+    is_here: bool
+    file: Path | None = None
+
+
+def nodes_of(
+    account: SigningKey, network: NamedNetwork, listed: Collection[PeerId], *, with_homes: bool
+) -> list[AccountNode]:
+    """The account's nodes that have a home on this computer, or are among those that are `listed` on the ledger."""
+    found = []
+    if with_homes:
+        for home in known_homes(network.name):
+            if is_there(file := key_file(home)):
+                drawn = file if file.name == ACCOUNT else None
+                found.append(AccountNode(read_account(file).public, home.name, True, drawn))
+    known = {each.key for each in found}
+    for role in ROLES:
+        for slot in range(1, SLOTS + 1):
+            public = slot_key(account, network.genesis.chain, role, slot).public
+            if public in listed and public not in known:
+                found.append(AccountNode(public, home_of(network.name, role, slot).name, False))
+    return found
+
+
+async def _holdings(
+    key: SigningKey, network: NamedNetwork, *, with_homes: bool
+) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """What an account has, and each of its nodes."""
+    async with client_on(network) as (client, _):
+
+        async def held(owner: PeerId) -> dict[str, int]:
+            node, balance = await client.node(owner), (await client.account(owner)).balance
+            return {"balance": balance, "stake": 0 if node is None else node.free + node.locked}
+
+        listed = {row.node for row in await client.nodes()}
+        nodes = [
+            {
+                "node": each.key.hex(),
+                "name": each.name,
+                "is_here": each.is_here,
+                "key": str(each.file or ""),
+                **await held(each.key),
+            }
+            for each in nodes_of(key, network, listed, with_homes=with_homes)
+        ]
+        return {"account": key.public.hex(), "network": network.name, **await held(key.public)}, nodes
 
 
 @account.command(epilog="Example: farflung account pay 3f9a... 12.5 --on commons")

@@ -3,44 +3,39 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import ipaddress
 import sys
+from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import click
 import msgspec
 
+from farflung.app.cli.lend_account import AccountFunds, NodeMoney
 from farflung.app.cli.lend_jobs import show_jobs
-from farflung.app.cli.lend_screen import LendChannel, StepLines, with_clock
+from farflung.app.cli.lend_screen import LendChannel, StepLines, run_nodes, with_clock
 from farflung.app.cli.money_options import CreditsParam
 from farflung.app.cli.systemd_unit import user_units, write_unit
 from farflung.core import limits
-from farflung.core.crypto import SigningKey
-from farflung.core.errors import FarflungError, PolicyError, UsageError
-from farflung.core.ids import short
+from farflung.core.errors import FarflungError, UsageError
 from farflung.core.io.extras import require
-from farflung.core.money import CREDIT, MICRO, format_credits
+from farflung.core.money import MICRO, format_credits
 from farflung.core.units import Seconds, format_bytes, format_seconds
 from farflung.host.io import machine_probe, sandbox_tiers
-from farflung.net.counters import ByteCounter
-from farflung.net.io.endpoint import Endpoint
-from farflung.peers.ledger_client.client import LedgerClient, serve_nothing
-from farflung.peers.ledger_client.connect import reaches_of, validators_in
 from farflung.peers.network import network_file
 from farflung.peers.network.account import own_account
-from farflung.peers.network.grant import request_grant
-from farflung.peers.network.invitation import is_invitation, token_of
 from farflung.peers.network.join import KnownNetwork, join
 from farflung.peers.node import home as homes
 from farflung.peers.node import provider, verifier
 from farflung.peers.node.config import NodeConfig
 from farflung.peers.node.control import ControlSocket, ask
 from farflung.peers.process.config import read_role_config, write_role_config
+from farflung.peers.protocol.directory import NodeOwner
 from farflung.watch.phrases import many
 
 ORDERS: Final = ("status", "pause", "resume", "leave")
-RESERVE: Final = CREDIT // 10  # pico-credits that are not put at stake: fees are paid from them
 NOTED_PRICE: Final = 1000 * MICRO  # a token; who asks more than this may have meant micro-credits
 _GB: Final = 10**9
 
@@ -50,6 +45,7 @@ class LendOptions(NamedTuple):
 
     audit: bool = False
     slot: int = 1
+    slots: int = 1
     name: str = ""
     host: str = ""
     port: int = 0
@@ -64,6 +60,17 @@ class LendOptions(NamedTuple):
         """The first word of its home's folder."""
         return homes.ROLES[self.audit]
 
+    def each_slot(self) -> list[LendOptions]:
+        """The options of each node that is started: cores, memory and ports are shared out."""
+        if self.slots == 1:
+            return [self]
+        cores, memory = self.cores or machine_probe.cores(), self.memory_gb or machine_probe.memory_bytes() / _GB
+        if (last := self.slot + self.slots - 1) > homes.SLOTS:
+            raise click.UsageError(f"slot {last} is too high: a computer has {homes.SLOTS} slots of a role")
+        own = self._replace(slots=1, cores=max(1, cores // self.slots), memory_gb=memory / self.slots)
+        ports = range(self.port, self.port + self.slots) if self.port else [0] * self.slots
+        return [own._replace(slot=self.slot + i, port=port) for i, port in enumerate(ports)]
+
     def words(self) -> list[str]:
         """The same, as flags of the command."""
         told: list[str] = []
@@ -77,9 +84,10 @@ class LendOptions(NamedTuple):
 
 
 @click.command(epilog="Example: farflung lend INVITE --cores 4")
-@click.argument("words", nargs=-1, metavar="[INVITE|NAME | jobs|status|pause|resume|leave [NAME]]")
+@click.argument("words", nargs=-1, metavar="[INVITE|NAME | jobs|status|pause|resume|leave]")
 @click.option("--audit", is_flag=True, help="Check others' work instead of training.")
 @click.option("--slot", default=1, type=click.IntRange(1, homes.SLOTS), help="One more node, beside slot 1.")
+@click.option("--slots", default=1, type=click.IntRange(1, 16), help="Nodes at a time, one job each.")
 @click.option("--name", default="", metavar="TEXT", help="Of this node, in lines and logs.")
 @click.option("--host", default="", metavar="ADDRESS", help="A public address of this computer: no relay is used.")
 @click.option("--port", default=0, type=click.IntRange(0, 65535), help="To listen on, with --host. 0: any.")
@@ -164,22 +172,41 @@ async def _lend(named: str, options: LendOptions, lines: StepLines) -> None:
         lines.say("note", each, text=each)
     if said := price_note(options.least_price):
         lines.say("note", said, least_price=options.least_price)
-    home = homes.home_of(known.name, options.role, options.slot)
-    with homes.held(home):
-        flops = await _measured(home, options, lines)
-        key = own_account(home / homes.ACCOUNT)
-        stake = await _funded(known, key, named, home, lines)
-        config = _configured(known, options, home, flops, stake)
-        channel = LendChannel(home, lines)
-        control = ControlSocket(home / homes.SOCKET, channel.answer)
-        await control.open()
-        where = "at its own address" if config.host else "at relays"
-        lines.say("ledger", f"registering {where}, {format_credits(stake)} credits at stake", stake=stake)
-        role = verifier.main if options.audit else provider.main
+    started = options.each_slot()
+    places = [homes.home_of(known.name, own.role, own.slot) for own in started]
+    with contextlib.ExitStack() as stack:
+        for home in places:
+            stack.enter_context(homes.held(home))
+        flops = await _measured(places[0], options, lines)
+        account, configs = own_account(), []
+        funds = AccountFunds(known, account, named, lines)
         try:
-            await channel.run(role(config, channel))
+            for number, (own, home) in enumerate(zip(started, places, strict=True)):
+                key, money = await funds.put_behind(home, own.role, own.slot, len(started) - number)
+                owner = NodeOwner.of(account, key.public)
+                configs.append(_configured(known, own, home, flops, money, owner))
         finally:
-            await control.close()
+            await funds.close()
+        shown = [lines.of_slot(own.slot) if len(started) > 1 else lines for own in started]
+        channels = [LendChannel(home, own) for home, own in zip(places, shown, strict=True)]
+        await _work(channels, configs, verifier.main if options.audit else provider.main)
+
+
+async def _work(
+    channels: Sequence[LendChannel],
+    configs: Sequence[NodeConfig],
+    role: Callable[[NodeConfig, LendChannel], Coroutine[Any, Any, None]],
+) -> None:
+    """All nodes lend until each is told to end; their owner's other commands reach them meanwhile."""
+    async with contextlib.AsyncExitStack() as stack:
+        for channel, config in zip(channels, configs, strict=True):
+            control = ControlSocket(channel.home / homes.SOCKET, channel.answer)
+            await control.open()
+            stack.push_async_callback(control.close)
+            where, staked = "at its own address" if config.host else "at relays", format_credits(config.stake)
+            facts = {"stake": config.stake, "node": config.key.public.hex()}
+            channel.lines.say("ledger", f"registering {where}, {staked} credits at stake", **facts)
+        await run_nodes(channels, [role(*each) for each in zip(configs, channels, strict=True)])
 
 
 async def _measured(home: Path, options: LendOptions, lines: StepLines) -> int:
@@ -198,58 +225,24 @@ async def _measured(home: Path, options: LendOptions, lines: StepLines) -> int:
     return int(rate)
 
 
-async def _funded(known: KnownNetwork, key: SigningKey, named: str, home: Path, lines: StepLines) -> int:
-    """Brings the account its first credits where it has none; the stake. Raises PolicyError FF-APP-583."""
-    endpoint = Endpoint(key, serve_nothing, ByteCounter())
-    try:
-        ledger = LedgerClient(reaches_of(validators_in(known.ledger), endpoint), key, known.genesis)
-        kept, row = homes.stake_in(home), await ledger.node(key.public)
-        bonded = row.stake if row is not None else 0
-        balance = (await ledger.account(key.public)).balance
-        least = (await ledger.committee()).params.stake_min
-        granted = 0
-        if not bonded and balance < max(kept, least) + RESERVE and known.card.faucet.grant:
-            granted = await _granted(known, key, named, lines)
-            await ledger.refresh()
-            balance = (await ledger.account(key.public)).balance
-    finally:
-        await endpoint.close()
-    if not bonded and balance <= least:
-        raise PolicyError(
-            "FF-APP-583",
-            "the account has too little to register",
-            cause=f"it has {format_credits(balance)} credits; a node puts {format_credits(least)} and fees at stake",
-            hint=f"ask the operator for credits to {key.public.hex()}",
-        )
-    text = f"{short(key.public)}, {format_credits(balance)} credits" + (" (granted now)" if granted else "")
-    lines.say("account", text, key=key.public.hex(), balance=balance, granted=granted)
-    return max(least, kept or bonded or balance - min(RESERVE, balance // 10))
-
-
-async def _granted(known: KnownNetwork, key: SigningKey, named: str, lines: StepLines) -> int:
-    """Pico-credits of the network's faucet; 0 with a line that says why."""
-    token = token_of(named) if is_invitation(named) else b""
-    try:
-        reply, _ = await lines.wait("account", "asking for first credits", request_grant(known, key, token))
-    except PolicyError as error:
-        lines.say("note", f"{error.code} {error.message}", code=error.code)
-        return 0
-    return reply.amount
-
-
-def _configured(known: KnownNetwork, options: LendOptions, home: Path, flops: int, stake: int) -> NodeConfig:
+def _configured(
+    known: KnownNetwork, options: LendOptions, home: Path, flops: int, money: NodeMoney, owner: NodeOwner
+) -> NodeConfig:
     """The node's configuration, written and read as any other process of the role would."""
     host, relays = options.host, known.relays[: limits.PLACES]
     is_own = all(_is_loopback(seat.host) for seat in known.seats)  # the whole network is on this computer
     if not host and not relays and is_own:
         host = "127.0.0.1"
     values = {
-        "name": options.name or ("verifier" if options.audit else "provider"),
-        "key": str(home / homes.ACCOUNT),
+        "name": (options.name or ("verifier" if options.audit else "provider"))
+        + (f"-{options.slot}" if options.slot > 1 else ""),
+        "key": str(homes.key_file(home)),
+        "owner": owner.account.hex(),
+        "fees": money.fees,
         "genesis": str(network_file.networks_folder() / f"{known.name}.genesis"),
         "folder": "data",
         "unit_price": options.least_price,
-        "stake": stake,
+        "stake": money.stake,
         "flops": flops,
         "host": host,
         "port": options.port,
@@ -257,7 +250,8 @@ def _configured(known: KnownNetwork, options: LendOptions, home: Path, flops: in
         "memory_bytes": int(options.memory_gb * _GB),
         "disk_floor": int(options.disk_gb * _GB),
         "allow_modules": options.allow_modules,
-        **({} if is_own else {"claims": f"../{homes.CLAIMS}"}),
+        # On a network that is on one computer its owner is everybody, as in a local run.
+        **({} if is_own else {"claims": f"../{homes.CLAIMS}", "owner_signature": owner.signature.hex()}),
         "ledger": known.ledger,
         "relays": () if host else relays,
     }

@@ -9,7 +9,7 @@ import signal
 import sys
 import textwrap
 import time
-from collections.abc import Awaitable, Coroutine
+from collections.abc import Awaitable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -31,16 +31,23 @@ _CLOCK_AT: Final = 70
 class StepLines:
     """Lines for people on standard output, or objects for programs; on a terminal a step that is waited for counts."""
 
-    def __init__(self, *, as_json: bool) -> None:
-        self._as_json = as_json
+    def __init__(self, *, as_json: bool, slot: int = 0) -> None:
+        """`slot`: whose lines these are, where several are shown; 0: there is one."""
+        self._as_json, self._slot = as_json, slot
         self._counts = sys.stdout.isatty() and not as_json
 
     def say(self, name: str, text: str, /, **facts: Any) -> None:
         """One line: a word and what there is to say of it."""
-        shown = msgspec.json.encode({"kind": name, **facts}).decode() if self._as_json else _wrapped(name, text)
+        facts |= {"slot": self._slot} if self._slot else {}
+        name_shown = f"{self._slot} {name}" if self._slot else name
+        shown = msgspec.json.encode({"kind": name, **facts}).decode() if self._as_json else _wrapped(name_shown, text)
         with contextlib.suppress(OSError, ValueError):  # the terminal is gone: the node goes on to its round's end
             sys.stdout.write(f"{shown}\n")
             sys.stdout.flush()
+
+    def of_slot(self, slot: int) -> StepLines:
+        """The lines of one of several nodes, each marked with its number."""
+        return StepLines(as_json=self._as_json, slot=slot)
 
     async def wait(self, name: str, text: str, work: Awaitable[T]) -> tuple[T, float]:
         """What is waited for, and for how many seconds."""
@@ -78,7 +85,7 @@ class LendChannel:
     """Who started the node is a person: orders come by signals and commands, reports become lines."""
 
     def __init__(self, home: Path, lines: StepLines) -> None:
-        self._home, self._lines = home, lines
+        self.home, self.lines = home, lines
         self._orders: asyncio.Queue[Report | None] = asyncio.Queue()
         self._began = time.monotonic()
         self._round_at = self._began
@@ -105,11 +112,15 @@ class LendChannel:
             case "round":
                 now = time.monotonic()
                 self.round, took, self._round_at = facts["round"], now - self._round_at, now
-                word = "checked" if homes.is_verifier(self._home) else "round"
+                word = "checked" if homes.is_verifier(self.home) else "round"
                 text = f"{'round ' if word == 'checked' else ''}{facts['round']} of job {facts['job'][:8]}"
                 self._say(word, with_clock(text, took), **facts)
             case "pay":
                 self._pay(facts)
+            case "sent":
+                self._note(kind, facts)
+                text = f"{format_credits(facts['amount'])} credits to your account {facts['owner'][:8]}"
+                self._say("sent", text, **facts)
             case "lease_end":
                 self._note(kind, facts)
                 self._say("job", f"{facts['job'][:8]} is over: {facts['reason']}", **facts)
@@ -155,10 +166,10 @@ class LendChannel:
             self._say("earned", f"{format_credits(facts['owed'])} credits so far in job {job[:8]}", **facts)
 
     def _say(self, name: str, text: str, /, **facts: Any) -> None:
-        self._lines.say(name, text, **facts)
+        self.lines.say(name, text, **facts)
 
     def _note(self, kind: str, facts: Report) -> None:
-        homes.note(self._home, {"time": int(time.time()), "kind": kind, **facts})
+        homes.note(self.home, {"time": int(time.time()), "kind": kind, **facts})
 
     async def next(self) -> Report | None:
         """The next order."""
@@ -194,23 +205,36 @@ class LendChannel:
             self._say("ending", "after the open round; again: now")
             self._orders.put_nowait({"do": "finish", "why": "its owner ends it"})
 
-    async def run(self, work: Coroutine[Any, Any, None]) -> None:
-        """Does a role's work to its end: a first signal lets it finish, a second one ends it now."""
-        task = asyncio.ensure_future(work)
-
-        def end() -> None:
-            if self._is_ending or self.state == "starting":
-                task.cancel()
-            self.finish()
-
-        numbers = [signal.SIGINT, signal.SIGTERM]
-        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as behind nohup
-            numbers.append(signal.SIGHUP)
-        for number in numbers:
-            asyncio.get_running_loop().add_signal_handler(number, end)
-        with contextlib.suppress(asyncio.CancelledError):
-            await task
+    def interrupt(self, task: asyncio.Future[None]) -> None:
+        """A first signal lets the round finish, a second one, or one before the start is over, ends the work now."""
+        if self._is_ending or self.state == "starting":
+            task.cancel()
+        self.finish()
 
     def fail(self, error: FarflungError) -> None:
         """The error's lines."""
         sys.stderr.write("".join(f"{line}\n" for line in error.lines()))
+
+
+async def run_nodes(channels: Sequence[LendChannel], works: Sequence[Coroutine[Any, Any, None]]) -> None:
+    """Does the work of all nodes to its end; signals are for all of them, and the error of one ends the others."""
+    tasks = [asyncio.ensure_future(work) for work in works]
+
+    def end() -> None:
+        for channel, task in zip(channels, tasks, strict=True):
+            channel.interrupt(task)
+
+    numbers = [signal.SIGINT, signal.SIGTERM]
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as behind nohup
+        numbers.append(signal.SIGHUP)
+    for number in numbers:
+        asyncio.get_running_loop().add_signal_handler(number, end)
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
+    finally:
+        for task in tasks:
+            task.cancel()
+        ended = await asyncio.gather(*tasks, return_exceptions=True)
+    for error in ended:
+        if isinstance(error, BaseException) and not isinstance(error, asyncio.CancelledError):
+            raise error

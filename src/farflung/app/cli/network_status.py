@@ -155,6 +155,7 @@ async def _facts(client: LedgerClient, row: NodeRow, said: Advertisement | None)
             "version": said.version,
             "job_formats": said.formats,
             "role": _ROLES[said.role],
+            "owner": said.owner.account.hex() if said.owner is not None else "",
             "seconds": max(0, int(time.time()) - said.endpoint.issued),
             "told": said.endpoint.issued,
             "relayed": all(place.relay != DIRECT for place in said.endpoint.places),
@@ -202,7 +203,8 @@ def _record_lines(facts: dict[str, Any]) -> list[str]:
         worked += f", {many(facts['accepted'], 'round')} accepted, {facts['missed']} missed"
     able = f"{format_bytes(facts['memory_bytes'])}, {facts['flops'] / 1e9:.0f} GFLOPS"
     made = f"{facts['system']}, torch {facts['torch']}, farflung {facts['version']}"
-    lines = [f"{able}; {made}", f"{where}; {worked}"]
+    owner = f"; of {facts['owner'][:8]}" if facts["owner"] else ""
+    lines = [f"{able}; {made}", f"{where}; {worked}{owner}"]
     if facts["convicted"]:
         lines.append(f"convicted {many(facts['convicted'], 'time')}")
     return [f"          {line}" for line in lines]

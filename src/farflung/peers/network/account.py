@@ -1,4 +1,4 @@
-"""Keeps the account of the person who uses this computer: one key in the user's state folder."""
+"""Keeps the account of the person who uses this computer, and derives the keys of its nodes from it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ import os
 import secrets
 from pathlib import Path
 
-from farflung.core.crypto import SigningKey
+from farflung.core.crypto import NS_SLOT_KEY, SigningKey
+from farflung.core.ids import Hash
 from farflung.peers.keys.files import is_there, new_account, read_account
 from farflung.peers.process.user_dirs import state_folder
 
@@ -39,3 +40,11 @@ def own_account(path: Path | None = None) -> SigningKey:
         finally:
             draft.unlink(missing_ok=True)
     return read_account(file)
+
+
+def slot_key(account: SigningKey, chain: Hash, role: str, slot: int) -> SigningKey:
+    """The key of one of the account's nodes, which follows from the account's: a copy of that brings all of them back.
+
+    `role`: `lend` or `audit`. Each network has keys of its own, since a key is in one place at a relay.
+    """
+    return SigningKey(account.secret(NS_SLOT_KEY, chain, role.encode(), slot.to_bytes(2, "little")))

@@ -444,7 +444,7 @@ class NodeAgent:
         self, places: tuple[EndpointAddress, ...], reach_ledger: Callable[[], Awaitable[Connection]]
     ) -> DirectoryPublisher:
         """How this node stays in the directory."""
-        return DirectoryPublisher(self._key, places, self._facts, self._role.role, reach_ledger)
+        return DirectoryPublisher(self._key, places, self._facts, self._role.role, reach_ledger, self._config.declared)
 
     def wanted(self) -> NodeRegister:
         """What this node says of itself on the ledger."""

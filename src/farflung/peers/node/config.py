@@ -1,6 +1,9 @@
 """Defines a lending node's configuration: one file beside its keys, or what a supervisor says.
 
 key = "account.key"          # of the account that stakes and is paid
+owner = "KEY"                # the account to which what it earns is sent on; left out: the node keeps it
+owner_signature = "HEX"      # the owner's, of the node's key: both are one owner for requesters; left out: not said
+fees = 100000000000          # pico-credits of what it earned that stay with the node, for fees
 node = "node.key"            # what the machine proves in its stead (farflung key new); left out: the account's key
 genesis = "genesis.bin"      # what the ledger begins with
 folder = "data"              # stored objects, sealed files, vouchers, files of disputes
@@ -33,13 +36,25 @@ from typing import ClassVar
 from msgspec.structs import replace
 
 from farflung.core.crypto import SigningKey
+from farflung.core.ids import PeerId, Signature
 from farflung.host.io import machine_probe
 from farflung.host.worker_limits import GIB
 from farflung.job.cheat_names import HONEST
 from farflung.market.provider_offer import Capabilities
 from farflung.net.certificates import Credential
 from farflung.peers.node.registration import REGISTERED_MS
-from farflung.peers.process.config import Count, GenesisFile, KeyFile, LedgerConfig, ListenerConfig, Port, RoleConfig
+from farflung.peers.process.config import (
+    Count,
+    GenesisFile,
+    HexId,
+    KeyFile,
+    LedgerConfig,
+    ListenerConfig,
+    Port,
+    RoleConfig,
+    refuse_config,
+)
+from farflung.peers.protocol.directory import NodeOwner
 
 
 class NodeConfig(RoleConfig, frozen=True):
@@ -71,6 +86,19 @@ class NodeConfig(RoleConfig, frozen=True):
     allow_modules: bool = False
     disk_floor: Count = 2 * GIB
     claims: Path | None = None
+    owner: HexId | None = None
+    owner_signature: str = ""
+    fees: Count = 0
+
+    @property
+    def declared(self) -> NodeOwner | None:
+        """What its advertisement says of its owner. Raises UsageError FF-APP-300: that is no signature."""
+        if self.owner is None or not self.owner_signature:
+            return None
+        try:
+            return NodeOwner(PeerId(bytes(self.owner)), Signature(bytes.fromhex(self.owner_signature)))
+        except ValueError:
+            refuse_config(f"the configuration of {self.name}", "owner_signature is not hex")
 
     @property
     def credential(self) -> Credential:

@@ -1,6 +1,8 @@
 """Keeps what a lent computer has of one network in one role: the configuration, stored objects, a journal, a lock.
 
 node.toml       what the role's main function reads (peers.node.config); written at each start
+slot.key        the node's key, which follows from its owner's account (peers.network.account)
+account.key     in its stead: a key that was drawn for this node, in homes of before
 data/           objects, sealed files, vouchers
 journal.jsonl   jobs and pay, one object a line
 lock            the process that lends now; its number is in the file
@@ -17,12 +19,15 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from farflung.core.crypto import SigningKey
 from farflung.core.errors import RunError, UsageError
 from farflung.core.io.ordinary_files import read_bounded
+from farflung.peers.keys.files import is_there, read_account, write_account
 from farflung.peers.process.user_dirs import state_folder
 
 CONFIG: Final = "node.toml"
-ACCOUNT: Final = "account.key"  # of this node: one account is in one place at the relays
+ACCOUNT: Final = "account.key"
+SLOT_KEY: Final = "slot.key"
 SOCKET: Final = "control.sock"
 _JOURNAL: Final = "journal.jsonl"
 _LOCK: Final = "lock"
@@ -41,6 +46,20 @@ def home_of(network: str, role: str, slot: int = 1) -> Path:
 def is_verifier(home: Path) -> bool:
     """Whether the node of a home audits."""
     return home.name.partition("-")[0] == ROLES[1]
+
+
+def key_file(home: Path) -> Path:
+    """Where the key of a home's node lies: a key that was drawn for it goes on, since its stake hangs on it."""
+    drawn = home / ACCOUNT
+    return drawn if is_there(drawn) else home / SLOT_KEY
+
+
+def own_key(home: Path, derived: SigningKey) -> SigningKey:
+    """The key that the home has; where it has none, `derived` becomes it. Raises what `read_account` raises."""
+    file = key_file(home)
+    if not is_there(file):
+        write_account(file, derived)
+    return read_account(file)
 
 
 @contextlib.contextmanager

@@ -1,6 +1,6 @@
 """Keeps the nodes of one owner apart: no two of them work on one job, whatever their roles.
 
-Each node has an account of its own, with its own stake, and a requester takes accounts for owners: two providers must
+Each node has a key of its own, with its own stake, and the ledger takes keys for owners: two providers must
 not agree on the same wrong work, and nobody may audit itself. A job's claim is a file that holds the key of the one
 node that takes it, in a folder that all nodes of this user share. Whoever lies about its owner is no worse off by
 this than before; what an account risks is its stake (docs/threats.md).

@@ -11,7 +11,7 @@ from typing import Final
 
 from farflung.core import limits
 from farflung.core.errors import FarflungError, NetworkError, UsageError
-from farflung.core.ids import Hash
+from farflung.core.ids import Hash, PeerId
 from farflung.core.io.extras import require
 from farflung.core.io.owned_tasks import OwnedTasks
 from farflung.ledger.table_rows import HOLDS_MONEY, JobState, LeaseRow, lease_key
@@ -20,7 +20,7 @@ from farflung.net.messages import RemoteError
 from farflung.peers.ledger_client.client import LedgerClient
 from farflung.peers.ledger_client.connect import any_of, client_in_run, reaches_of, validators_in
 from farflung.peers.ledger_client.key_registry import IDLE_SECONDS, LOOK_SECONDS, KeyRegistryFollower
-from farflung.peers.node import registration
+from farflung.peers.node import earnings, registration
 from farflung.peers.node.agent import NodeAgent
 from farflung.peers.node.config import NodeConfig
 from farflung.peers.node.routes import NodeRole
@@ -63,7 +63,7 @@ async def lend(role: NodeRole, config: NodeConfig, channel: Channel) -> None:
         for work in (node.watch(), node.disputes.stay(), follower.stay(lambda: _pause(node, client))):
             tasks.begin(work)
         if config.registers:
-            tasks.begin(process.sweep())
+            tasks.begin(process.sweep(client))
             await process.register(client, presence, tasks)
         while (said := await channel.next()) is not None:
             match said.get("do"):
@@ -143,6 +143,7 @@ class _NodeProcess:
                 await self._node.vouchers.leave_silent(None)
             await self._node.disputes.clear()
             await client.leave()
+            await self.send_on(client, 0)
         except FarflungError as error:
             if not self._config.registers:
                 raise
@@ -189,12 +190,26 @@ class _NodeProcess:
                     if row is not None and row.state not in HOLDS_MONEY:
                         self._node.worked.discard(job)
                         known.pop(job, None)
+                        await self.send_on(client, self._config.fees)
 
-    async def sweep(self) -> None:
-        """Once an hour: leaves jobs whose requesters have vanished, and removes what jobs left here that are over."""
+    async def send_on(self, client: LedgerClient, kept: int) -> None:
+        """Sends what was earned to the owner's account, but for `kept`. Raises what the ledger's client raises."""
+        if (owner := self._config.owner) is not None:
+            amount = await earnings.send_on(client, PeerId(bytes(owner)), kept)
+            if amount:
+                self._channel.report("sent", amount=amount, owner=owner.hex())
+
+    async def sweep(self, client: LedgerClient) -> None:
+        """Once an hour: leaves jobs whose requesters have vanished, removes what jobs left here that are over, and
+        sends on what was earned since.
+        """
         while True:
             await asyncio.sleep(SWEEP_SECONDS)
             await self._node.sweep(self._warn)
+            try:
+                await self.send_on(client, self._config.fees)
+            except FarflungError as error:
+                self._warn(error)
 
 
 def _how_far(error: RemoteError) -> str:

@@ -14,9 +14,9 @@ from msgspec.structs import astuple, replace
 
 from farflung.core import limits
 from farflung.core.codec import Head, Wire, decode, decode_head, encode
-from farflung.core.crypto import NS_ADVERTISEMENT, SigningKey, is_signed
+from farflung.core.crypto import NS_ADVERTISEMENT, NS_NODE_OWNER, SigningKey, is_signed
 from farflung.core.errors import FarflungError, NetworkError, ProtocolError, VerificationError
-from farflung.core.ids import PeerId, Signature
+from farflung.core.ids import PeerId, Signature, short
 from farflung.core.release import JOB_FORMATS, UPGRADE, VERSION
 from farflung.ledger.transactions import LeaseRole
 from farflung.market.provider_offer import Capabilities
@@ -25,13 +25,32 @@ from farflung.net.io.connection import Connection
 
 PUBLISH = "directory.publish"
 LIST = "directory.list"
-FORMAT: Final = 1  # of an advertisement
+FORMAT: Final = 2  # of an advertisement
 ADVERTISEMENT_BYTES: Final = 1000  # so that the listing of a full directory fits one message
 LOOK_SECONDS: Final = 2.0  # between looks whether the directory still knows this node
 TELL_SECONDS: Final = limits.RECORD_SECONDS / 3  # between records
 _TRIES: Final = 50
 _VERSION: Final = re.compile(r"[0-9A-Za-z.+!-]{1,32}")
 _WORDS: Final = re.compile(rf"[ -~]{{0,{limits.ATTESTED_CHARACTERS}}}")  # no escape sequences for others' terminals
+
+
+class NodeOwner(Wire, frozen=True):
+    """The account that a node belongs to, and that account's signature of the node's key.
+
+    It says which nodes are one owner's, so that none of them judges another. Whoever means to cheat leaves it out.
+    """
+
+    account: PeerId
+    signature: Signature
+
+    @classmethod
+    def of(cls, account: SigningKey, node: PeerId) -> NodeOwner:
+        """What the account signs for a node."""
+        return cls(account.public, account.sign(NS_NODE_OWNER, node))
+
+    def is_of(self, node: PeerId) -> bool:
+        """Whether the account signed for this node."""
+        return is_signed(self.account, self.signature, NS_NODE_OWNER, node)
 
 
 class Advertisement(Wire, frozen=True):
@@ -47,6 +66,7 @@ class Advertisement(Wire, frozen=True):
     endpoint: EndpointRecord
     capabilities: Capabilities
     role: LeaseRole
+    owner: NodeOwner | None = None
     signature: Signature = Signature(b"")
 
     @property
@@ -63,10 +83,14 @@ class AdvertisementHead(Head, frozen=True):
 
 
 def advertise(
-    key: SigningKey, endpoint: EndpointRecord, capabilities: Capabilities, role: LeaseRole = LeaseRole.TRAIN
+    key: SigningKey,
+    endpoint: EndpointRecord,
+    capabilities: Capabilities,
+    role: LeaseRole = LeaseRole.TRAIN,
+    owner: NodeOwner | None = None,
 ) -> Advertisement:
     """A signed advertisement of this farflung."""
-    plain = Advertisement(FORMAT, VERSION, JOB_FORMATS, endpoint, capabilities, role)
+    plain = Advertisement(FORMAT, VERSION, JOB_FORMATS, endpoint, capabilities, role, owner)
     return replace(plain, signature=key.sign(NS_ADVERTISEMENT, plain.said))
 
 
@@ -86,13 +110,19 @@ def read_advertisement(data: bytes) -> Advertisement:
 def check_advertisement(advertisement: Advertisement, peer: PeerId, now: float) -> None:
     """Raises VerificationError FF-APP-032 unless the peer speaks of itself and signed it, ProtocolError FF-NET-060
     when it names no place, 110 when it has expired, 111 when it is of the future, FF-APP-653 when a text in it is not
-    one that others print. `now`: seconds since 1970.
+    one that others print, FF-APP-660 when its owner did not sign for it. `now`: seconds since 1970.
     """
     check_values(advertisement.endpoint)
     check_time(advertisement.endpoint, now)
     is_own = advertisement.endpoint.peer == peer
     if not is_own or not is_signed(peer, advertisement.signature, NS_ADVERTISEMENT, advertisement.said):
         raise VerificationError("FF-APP-032", "an advertisement is not signed by the node that it names")
+    if advertisement.owner is not None and not advertisement.owner.is_of(peer):
+        raise VerificationError(
+            "FF-APP-660",
+            "an advertisement names an owner that did not sign for its node",
+            cause=f"{short(advertisement.owner.account)} did not sign for {short(peer)}",
+        )
     able = advertisement.capabilities
     if not all(map(_WORDS.fullmatch, (advertisement.version, able.system, able.machine, able.torch))):
         raise ProtocolError(
@@ -156,9 +186,10 @@ class DirectoryPublisher:
         capabilities: Capabilities,
         role: LeaseRole,
         reach: Callable[[], Awaitable[Connection]],
+        owner: NodeOwner | None = None,
     ) -> None:
         """`reach` gives a connection to the validator."""
-        self._key, self._places, self._facts, self._role = key, places, capabilities, role
+        self._key, self._places, self._facts, self._role, self._owner = key, places, capabilities, role, owner
         self._reach = reach
 
     def move(self, places: tuple[EndpointAddress, ...]) -> None:
@@ -193,4 +224,4 @@ class DirectoryPublisher:
 
     async def _tell(self, ledger: Connection) -> None:
         record = issue(self._key.public, self._places, time.time())
-        await ledger.call(PUBLISH, encode(advertise(self._key, record, self._facts, self._role)))
+        await ledger.call(PUBLISH, encode(advertise(self._key, record, self._facts, self._role, self._owner)))

@@ -112,7 +112,8 @@ async def read_asks(ledger: LedgerClient, directory: Connection) -> StandingAsks
             others[shown_version(advertisement.version)] += 1
         elif node is not None:
             price, stake = Credits(node.unit_price), Credits(node.free)
-            of[advertisement.role].append(Ask(record.peer, price, stake, said))
+            owner = advertisement.owner.account if advertisement.owner is not None else None
+            of[advertisement.role].append(Ask(record.peer, price, stake, said, owner=owner))
     return StandingAsks(of, addresses, others)
 
 
@@ -157,7 +158,9 @@ async def _lease(
     ledger: LedgerClient, negotiation: LeaseNegotiation, asks: StandingAsks
 ) -> dict[LeaseRole, RoleOffers]:
     """Has offers signed and leased; who changed what it asks before the block of the leases is left out."""
-    known = {role: list(asks.of[role]) for role in LeaseRole if negotiation.counts[role]}
+    known = market.one_role_each(
+        {role: asks.of[role] for role in LeaseRole if negotiation.counts[role]}, negotiation.counts
+    )
     for role, listings in known.items():
         try:
             market.match(negotiation.request(role), listings)

@@ -11,7 +11,7 @@ from farflung.core.ids import ZERO_HASH
 from farflung.core.money import Credits, parse_credits
 from farflung.job.spec import JobSpec
 from farflung.ledger.transactions import LeaseRole
-from farflung.market.match import Match, MatchRequest, match
+from farflung.market.match import Match, MatchRequest, match, one_role_each
 from farflung.market.provider_offer import OfferListing
 from farflung.peers.requester.lease_negotiation import StandingAsks
 
@@ -55,11 +55,12 @@ def wanted_nodes(spec: JobSpec) -> dict[LeaseRole, int]:
 def survey(spec: JobSpec, asks: StandingAsks, memory_bytes: int, most_stake: Credits) -> MarketSurvey:
     """Counts who fits. The stake is `most_stake`, or as much as enough nodes of each role have free."""
     wanted = wanted_nodes(spec)
-    free = [_nth([ask.stake_free for ask in asks.of[role]], count) for role, count in wanted.items()]
+    each = one_role_each({role: asks.of[role] for role, count in wanted.items() if count}, wanted)
+    free = [_nth([ask.stake_free for ask in listings], wanted[role]) for role, listings in each.items()]
     stake = min([most_stake, *(stake for stake in free if stake)])
     price = parse_credits(spec.unit_price)
     found = {
-        role: _role(MatchRequest(ZERO_HASH, count, price, memory_bytes, stake=stake), asks.of[role])
+        role: _role(MatchRequest(ZERO_HASH, count, price, memory_bytes, stake=stake), each.get(role, asks.of[role]))
         for role, count in wanted.items()
     }
     return MarketSurvey(found[LeaseRole.TRAIN], found[LeaseRole.AUDIT], stake, asks.versions_text)
