@@ -10,11 +10,13 @@ from typing import Any
 import pytest
 
 from farflung.app.cli import lend
+from farflung.app.cli.lend_account import NodeMoney
 from farflung.core.crypto import SigningKey
 from farflung.core.errors import PolicyError
 from farflung.core.ids import Hash, PeerId
 from farflung.peers.node import home as homes
 from farflung.peers.node.job_claims import JobClaims
+from farflung.peers.protocol.directory import NodeOwner
 
 ONE, TWO = (SigningKey(bytes([i]) * 32).public for i in (1, 2))
 JOB, OTHER = (Hash(bytes([i]) * 32) for i in (7, 8))
@@ -88,5 +90,8 @@ def test_nodes_on_a_network_of_several_computers_share_their_claims(
     known: Any = SimpleNamespace(
         name="commons", relays=(), ledger=None, seats=[SimpleNamespace(host=host) for host in seats]
     )
-    lend._configured(known, lend.LendOptions(), tmp_path / "lend", 1, 1)
+    owner = NodeOwner.of(SigningKey(bytes(32)), ONE)
+    lend._configured(known, lend.LendOptions(), tmp_path / "lend", 1, NodeMoney(3, 2, 1), owner)
     assert written.get("claims") == claims
+    assert ("owner_signature" in written) is (claims is not None)  # on one computer its owner is everybody
+    assert (written["owner"], written["stake"], written["fees"]) == (owner.account.hex(), 3, 2)

@@ -98,7 +98,7 @@ class NodeConfig(RoleConfig, frozen=True):
         try:
             return NodeOwner(PeerId(bytes(self.owner)), Signature(bytes.fromhex(self.owner_signature)))
         except ValueError:
-            refuse_config(f"the configuration of {self.name}", "owner_signature is not hex")
+            refuse_config("owner_signature", "it is not hex digits")
 
     @property
     def credential(self) -> Credential:
