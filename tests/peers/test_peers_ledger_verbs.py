@@ -89,12 +89,23 @@ def test_what_is_no_payment_is_refused(to: str, amount: str, code: str) -> None:
     assert getattr(pay("no.toml", to, amount, "no.key").exception, "code", "") == code
 
 
-@pytest.mark.parametrize("numbers", [("fee=1",), ("fee_min=x",), ("fee_min=-1",), ("committee_max=0",)])
+@pytest.mark.parametrize(
+    "numbers",
+    [
+        ("fee=1",),
+        ("fee_min=x",),
+        ("fee_min=-1",),
+        ("fee_min=20000000",),  # credits: above one
+        ("fee_min=0.0000000000001",),
+        ("committee_max=0",),
+        ("idle_ms=1.5",),
+    ],
+)
 def test_parameters_that_no_motion_may_name_are_told(numbers: tuple[str, ...]) -> None:
     with pytest.raises(UsageError, match="FF-APP-317"):
         _amended(LedgerParams(), numbers)
-    assert _amended(LedgerParams(), ("fee_min=7", "idle_ms=9000")) == msgspec.structs.replace(
-        LedgerParams(), fee_min=7, idle_ms=9000
+    assert _amended(LedgerParams(), ("fee_min=0.00002", "idle_ms=9000")) == msgspec.structs.replace(
+        LedgerParams(), fee_min=20_000_000, idle_ms=9000
     )
 
 

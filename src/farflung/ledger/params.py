@@ -38,6 +38,9 @@ class LedgerParams(Wire, frozen=True):
     challenge_rounds: int = 0  # how old a round may be that anybody challenges; 0: verifiers alone accuse
 
 
+MONEY_PARAMS: Final = ("fee_min", "stake_min", "bond_min", "validator_stake_min")
+
+
 def fault_of_params(params: LedgerParams) -> str:
     """What keeps these numbers from being a law under which no money freezes, or the empty text."""
     numbers = tuple(getattr(params, name) for name in params.__struct_fields__)

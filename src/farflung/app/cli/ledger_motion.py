@@ -15,8 +15,9 @@ from farflung.app.cli.ledger_init import say
 from farflung.app.cli.ledger_seats import JSON, OWNER
 from farflung.app.cli.network_client import ON, client_on, network_on
 from farflung.core.crypto import SigningKey
-from farflung.core.errors import UsageError
+from farflung.core.errors import FarflungError, UsageError
 from farflung.core.ids import ID_BYTES, Hash, PeerId
+from farflung.core.money import parse_credits
 from farflung.ledger.motions import (
     AdmitValidator,
     AmendParams,
@@ -27,7 +28,7 @@ from farflung.ledger.motions import (
     What,
     motion_id,
 )
-from farflung.ledger.params import LedgerParams, fault_of_params
+from farflung.ledger.params import MONEY_PARAMS, LedgerParams, fault_of_params
 from farflung.peers.ledger_client.client import LedgerClient
 from farflung.peers.network.account import chosen_account
 
@@ -158,14 +159,17 @@ def remove(validator: str, owner: Path | None, days: int | None, on: str | None,
     _move(owner, days, on, as_json, said)
 
 
-@motion.command(epilog="Example: farflung ledger motion amend fee_min=20000000 --owner my.key")
-@click.argument("numbers", nargs=-1, required=True, metavar="NAME=NUMBER...")
+@motion.command(epilog="Example: farflung ledger motion amend fee_min=0.00002 --owner my.key")
+@click.argument("numbers", nargs=-1, required=True, metavar="NAME=VALUE...")
 @OWNER
 @_DAYS
 @ON
 @JSON
 def amend(numbers: tuple[str, ...], owner: Path | None, days: int | None, on: str | None, as_json: bool) -> None:
-    """Move that parameters change. Jobs keep those under which they were made."""
+    """Move that parameters change: money in credits, times in milliseconds.
+
+    Jobs keep the parameters under which they were made.
+    """
 
     async def said(client: LedgerClient) -> What:
         return AmendParams(_amended((await client.committee()).params, numbers))
@@ -179,8 +183,13 @@ def _amended(params: LedgerParams, numbers: tuple[str, ...]) -> LedgerParams:
     fault = ""
     for each in numbers:
         name, _, number = each.partition("=")
-        if name not in LedgerParams.__struct_fields__ or not number.isdecimal():
-            fault = f"{each[:60]!r} is not NAME=NUMBER with a name of: {', '.join(LedgerParams.__struct_fields__)}"
+        if name in MONEY_PARAMS:
+            try:
+                changes[name] = parse_credits(number)
+            except FarflungError as error:
+                fault = f"{each[:60]!r}: {error.message}; {error.cause}"
+        elif name not in LedgerParams.__struct_fields__ or not number.isdecimal():
+            fault = f"{each[:60]!r} is not NAME=VALUE with a name of: {', '.join(LedgerParams.__struct_fields__)}"
         else:
             changes[name] = int(number)
     made = params if fault else replace(params, **changes)

@@ -18,13 +18,12 @@ from farflung.core.codec import Head, Wire, decode, decode_head, encode
 from farflung.core.crypto import NS_NETWORK_CARD, SigningKey, is_signed
 from farflung.core.errors import ProtocolError, VerificationError
 from farflung.core.ids import ID_BYTES, Hash, PeerId, Signature
-from farflung.core.money import CREDIT, MAX_CREDITS
+from farflung.core.money import CREDIT
 from farflung.core.release import UPGRADE, VERSION
 from farflung.peers.network.invitation import Seat, is_name, is_place
-from farflung.peers.process.config import ListenerConfig, Port
+from farflung.peers.process.config import ListenerConfig, Money, Port, RelayPrice
 
 CARD: Final = "network.card"
-Money = Annotated[int, msgspec.Meta(ge=0, le=MAX_CREDITS)]
 FORMAT: Final = 2
 _VERSION: Final = re.compile(r"[0-9A-Za-z.+!-]{1,32}")
 
@@ -96,7 +95,7 @@ class SignedNetworkCardHead(Head, frozen=True):
 class NetworkRelayConfig(ListenerConfig, frozen=True):
     """A relay as an operator lists it."""
 
-    price: Annotated[int, msgspec.Meta(ge=0, le=limits.RELAY_PRICE)] = 0
+    price: RelayPrice = 0
 
 
 class FaucetConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -3,13 +3,13 @@
 key = "account.key"          # of the account that stakes and is paid
 owner = "KEY"                # the account to which what it earns is sent on; left out: the node keeps it
 owner_signature = "HEX"      # the owner's, of the node's key: both are one owner for requesters; left out: not said
-fees = 100000000000          # pico-credits of what it earned that stay with the node, for fees
+fees = "0.1"                 # credits of what it earned that stay with the node, for fees
 node = "node.key"            # what the machine proves in its stead (farflung key new); left out: the account's key
 genesis = "genesis.bin"      # what the ledger begins with
 folder = "data"              # stored objects, sealed files, vouchers, files of disputes
 port = 0                     # 0: any free one
-unit_price = 10000000        # pico-credits that it asks for a token
-stake = 1000000000           # pico-credits
+unit_price = "0.00001"       # credits that it asks for a token; a text, or an integer of pico-credits
+stake = "4.9"                # credits
 host = "203.0.113.5"         # a public address of this computer; left out: it is reached at relays
 allow_modules = false        # whether models of foreign Python may run in the sandbox
 cores = 1                    # that its worker uses; 0: all of this computer's
@@ -50,6 +50,7 @@ from farflung.peers.process.config import (
     KeyFile,
     LedgerConfig,
     ListenerConfig,
+    Money,
     Port,
     RoleConfig,
     refuse_config,
@@ -70,8 +71,8 @@ class NodeConfig(RoleConfig, frozen=True):
     genesis: GenesisFile
     folder: Path
     ledger: LedgerConfig
-    unit_price: Count
-    stake: Count
+    unit_price: Money
+    stake: Money
     node: KeyFile | None = None
     name: str = "node"
     port: Port = 0
@@ -88,7 +89,7 @@ class NodeConfig(RoleConfig, frozen=True):
     claims: Path | None = None
     owner: HexId | None = None
     owner_signature: str = ""
-    fees: Count = 0
+    fees: Money = 0
 
     @property
     def declared(self) -> NodeOwner | None:

@@ -8,6 +8,7 @@ It names other files from its own folder.
     GenesisFile   a file
     Path          a path
     HexId         hex
+    Money         pico-credits as an integer, or credits as a text: "0.002"; no float, which loses digits
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from farflung.core.errors import FarflungError, UsageError
 from farflung.core.ids import ID_BYTES
 from farflung.core.io.durable_files import write_atomic
 from farflung.core.io.ordinary_files import read_bounded
+from farflung.core.money import MAX_CREDITS, parse_credits
 from farflung.core.release import VERSION
 from farflung.core.similar_name import similar_name
 from farflung.ledger import genesis_file
@@ -35,6 +37,9 @@ from farflung.peers.keys.files import read_account, read_own
 
 Port = Annotated[int, msgspec.Meta(ge=0, le=(1 << 16) - 1)]
 Count = Annotated[int, msgspec.Meta(ge=0)]
+_IS_MONEY: Final = {"is": "money"}
+Money = Annotated[int, msgspec.Meta(ge=0, le=MAX_CREDITS, extra=_IS_MONEY)]
+RelayPrice = Annotated[int, msgspec.Meta(ge=0, le=limits.RELAY_PRICE, extra=_IS_MONEY)]  # a GiB
 ConfigT = TypeVar("ConfigT", bound="RoleConfig")
 _INITIAL: Final = re.compile(r"\$\.(\w+)")
 
@@ -143,13 +148,45 @@ def _converted(table: Mapping[str, Any], kind: type[ConfigT], origin: str, folde
             near = similar_name(name, kind.__struct_fields__)
             refuse_config(origin, f"it sets {name!r}" + (f"; did you mean {near!r}?" if near else ""))
     try:
-        return msgspec.convert(table, kind, dec_hook=partial(_decoded, folder))
+        counted = _in_pico_credits(table, msgspec.inspect.type_info(kind))
+        return msgspec.convert(counted, kind, dec_hook=partial(_decoded, folder))
     except msgspec.ValidationError as error:
         named = _INITIAL.search(str(error))
         value = table.get(named[1]) if named is not None else None
         if named is not None and isinstance(value, str | int | float):
             refuse_config(origin, f"{named[1]} is {value!r} ({str(error)[:200]})")
         refuse_config(origin, str(error)[:200])  # it names types and keys, and no secret
+
+
+def _in_pico_credits(value: Any, kind: msgspec.inspect.Type) -> Any:
+    """The same with all amounts of money as integers. Raises msgspec.ValidationError as for any other wrong value."""
+    match kind:
+        case msgspec.inspect.Metadata(type=inner, extra=extra):
+            return _amount(value) if extra == _IS_MONEY else _in_pico_credits(value, inner)
+        case msgspec.inspect.UnionType(types=several):
+            kinds = [each for each in several if not isinstance(each, msgspec.inspect.NoneType)]
+            return _in_pico_credits(value, kinds[0]) if len(kinds) == 1 else value
+        case msgspec.inspect.VarTupleType(item_type=inner) if isinstance(value, list | tuple):
+            return [_in_pico_credits(each, inner) for each in value]
+        case msgspec.inspect.DictType(value_type=inner) if isinstance(value, Mapping):
+            return {name: _in_pico_credits(each, inner) for name, each in value.items()}
+        case msgspec.inspect.StructType(fields=fields) if isinstance(value, Mapping):
+            kinds_of = {field.encode_name: field.type for field in fields}
+            return {
+                name: _in_pico_credits(each, kinds_of[name]) if name in kinds_of else each
+                for name, each in value.items()
+            }
+    return value
+
+
+def _amount(value: Any) -> Any:
+    """Pico-credits. Raises msgspec.ValidationError for what is no exact amount."""
+    if isinstance(value, float):
+        raise msgspec.ValidationError(f'{value!r} is not exact: write credits as a text, like "0.002"')
+    try:
+        return parse_credits(value) if isinstance(value, str) else value
+    except FarflungError as error:
+        raise msgspec.ValidationError(f"{error.message}: {error.cause}") from error
 
 
 def _decoded(folder: Path, kind: type[Any], text: Any) -> Any:

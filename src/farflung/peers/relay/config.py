@@ -8,7 +8,7 @@ port = 4510
 uplink_mbit = 20.0           # the line's upload, of which 95 % is used; left out: no bound. Linux only
 circuit_mbit = 5.0           # that one circuit forwards each way at most; 0: no bound
 month_gb = 100.0             # volume of a month; 0: no bound; left out: as network.toml says
-price = 0                    # pico-credits a GiB; 0: it carries for nothing
+price = "0.002"              # credits a GiB; left out: it carries for nothing
 allow = ["KEY"]              # whom it serves; left out: everybody
 [ledger]                     # whose withdrawn node keys it serves no more, and that pays
 peer = "KEY"
@@ -24,7 +24,6 @@ from typing import Annotated, ClassVar, Final
 
 import msgspec
 
-from farflung.core import limits
 from farflung.core.crypto import SigningKey
 from farflung.core.errors import UsageError
 from farflung.net.io.listen_errors import LOOPBACK
@@ -33,7 +32,7 @@ from farflung.net.io.socket_options import CAN_PACE
 from farflung.net.max_min_fair import kept_rate
 from farflung.peers.keys.files import another_account
 from farflung.peers.process.channel import RELAY
-from farflung.peers.process.config import HexId, KeyFile, LedgerConfig, Port, RoleConfig
+from farflung.peers.process.config import HexId, KeyFile, LedgerConfig, Port, RelayPrice, RoleConfig
 
 PORT: Final = 4510
 MBIT: Final = 125_000  # bytes a second
@@ -57,7 +56,7 @@ class RelayConfig(RoleConfig, frozen=True):
     uplink_mbit: Rate | None = None
     circuit_mbit: Rate = 0.0
     month_gb: Annotated[float, msgspec.Meta(ge=0.0, le=1_000_000.0)] | None = None
-    price: Annotated[int, msgspec.Meta(ge=0, le=limits.RELAY_PRICE)] = 0
+    price: RelayPrice = 0
     allow: tuple[HexId, ...] | None = None
     ledger: LedgerConfig | None = None
     patience: float = 0.0

@@ -44,6 +44,7 @@ from farflung.peers.process.config import (
     KeyFile,
     LedgerConfig,
     ListenerConfig,
+    Money,
     Port,
     RoleConfig,
 )
@@ -84,8 +85,8 @@ class RequesterConfig(RoleConfig, frozen=True):
     root: Path
     ledger: LedgerConfig
     lines: LineConfig
-    unit_price: Count
-    escrow: Count
+    unit_price: Money
+    escrow: Money
     memory_bytes: Count
     dataset_bytes: Count
     deadline: Count
@@ -98,9 +99,9 @@ class RequesterConfig(RoleConfig, frozen=True):
     relays: tuple[ListenerConfig, ...] = ()
     relayed: bool = False
     attaches: bool = False
-    relay_price: Count = 0
-    relay_funds: Count = 0
-    relay_most: Count = 0
+    relay_price: Money = 0
+    relay_funds: Money = 0
+    relay_most: Money = 0
 
     @property
     def budget(self) -> LeaseBudget:

@@ -14,16 +14,16 @@ name = "commons"             # of the network; left out: the ledger's
 least = "0.1.0"              # the oldest farflung that takes part
 foreign_modules = false      # whether jobs with Python code of their own are usual
 message = ""                 # of the day
-[network.faucet]             # at one seat of a network; money in pico-credits
+[network.faucet]             # at one seat of a network; credits as text (an integer would be pico-credits)
 key = "faucet.key"           # of the account that pays
-grant = 10000000000000       # to a new account, once
-block_day = 160000000000000  # to an address block (/24, /48) in 24 hours, where no token lifts it
-day = 2000000000000000       # to everybody together in 24 hours
+grant = "10"                 # to a new account, once
+block_day = "160"            # to an address block (/24, /48) in 24 hours, where no token lifts it
+day = "2000"                 # to everybody together in 24 hours
 [[network.relays]]           # whom peers behind routers are reached through
 peer = "KEY"
 host = "net.example"
 port = 4521
-price = 0                    # pico-credits a GiB
+price = "0.002"              # credits a GiB; left out: it carries for nothing
 [validators]                 # where others are, by key; what the ledger says of them is known anyway
 "KEY" = "host:port"
 
