@@ -56,7 +56,7 @@ def shown(value: Any) -> str:
     """A default as one writes it in TOML."""
     if isinstance(value, bool):
         return str(value).lower()
-    return json.dumps(value) if isinstance(value, str) else repr(value)
+    return json.dumps(value) if isinstance(value, str | tuple) else repr(value)
 
 
 def about(key: JobKey) -> str:

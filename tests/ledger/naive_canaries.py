@@ -38,6 +38,7 @@ class NaiveCanaries:
         need(node and node["role"] == 0 and not node["over"])
         need(verifier and verifier["role"] == 1 and not verifier["over"])
         need(not self.accusing(op.job, v.verifier))
+        need(verifier["stake"])
         need(v.round + 16 >= len(job["roots"]))
         need((v.chain, v.job) == (self.chain, op.job))
         self.planted(op.job, v, plant)

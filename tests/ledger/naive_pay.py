@@ -118,6 +118,7 @@ class NaivePay:
         said = OutputAttestation(self.chain, op.job, root, job["output"])  # type: ignore[arg-type]
         need(job["owner"] not in {mark.signer for mark in op.marks})
         need(self.quorum_marked(job, op.marks, "farflung/attest/1", encode(said)))
+        need(all(job["leases"][mark.signer]["stake"] for mark in op.marks))
         job["until"] = min(job["until"], self.now)
 
     # Slashing
@@ -132,6 +133,7 @@ class NaivePay:
         need(job["state"] == "running" or (job["state"] in ENDING and self.now < job["until"]))
         lease = job["leases"].get(op.node)
         need(lease and lease["role"] == 0 and not lease["over"])
+        need(lease["stake"])
         said = [signed.verdict for signed in op.verdicts]
         for signed in op.verdicts:
             v = signed.verdict

@@ -45,6 +45,9 @@ def test_pay_an_hour_is_of_this_machines_speed(job: JobNotice, node: NodeTerms, 
         (replace(JOB, is_module=True), NODE, "--allow-modules"),
         (replace(JOB, is_module=True), NODE._replace(allow_modules=True), ""),
         (replace(JOB, worker_bytes=5 << 30), NODE, "of memory"),
+        (replace(JOB, is_named=True), NODE, ""),
+        (replace(JOB, is_named=True), NODE._replace(drawn_only=True), "--drawn-only"),
+        (replace(JOB, is_named=True), NODE._replace(role=LeaseRole.AUDIT), "named its verifiers"),
         (JOB, NODE._replace(disk_bytes=1 << 30), "of disk"),
     ],
 )
@@ -69,7 +72,7 @@ def test_a_notice_stands_for_a_while_and_only_for_who_holds_the_escrow(monkeypat
     now, held = [0.0], {RICH: JOB.escrow}
     seat = NoticeBoard(lambda who: held.get(who, 0), lambda: now[0])
     assert refused(seat, POOR, JOB) == "FF-APP-621"  # keys are free
-    for name in set(JOB.__struct_fields__) - {"is_module"}:
+    for name in set(JOB.__struct_fields__) - {"is_module", "is_named"}:
         assert refused(seat, RICH, replace(JOB, **{name: -1})) == "FF-APP-620"
     assert refused(seat, POOR, replace(JOB, escrow=0)) == "FF-APP-620"
     assert refused(seat, RICH, JOB) == refused(seat, RICH, replace(JOB, tokens=5)) == ""

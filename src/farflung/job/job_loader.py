@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, Final, NamedTuple, get_args
+from typing import Any, Final, NamedTuple, get_args, get_origin
 
 import msgspec
 
@@ -24,6 +24,7 @@ from farflung.job.presets import PRESETS
 from farflung.job.spec import JobSpec
 from farflung.job.spec_checks import check
 
+_NAMED, _COUNT = "audit.verifiers", "network.verifiers"
 _BEGUN: Final = re.compile(r"# A job of farflung ([0-9A-Za-z.+!-]{1,32})\. ")  # what `farflung init` writes
 
 
@@ -63,6 +64,8 @@ def load(
     for one in [*_from_preset(preset), *_from_method(said), *said]:
         values[one.key] = _typed(_known(one), one)
         origins[one.key] = one.origin
+    if values[_NAMED] and origins[_COUNT].startswith(("default", "preset")):
+        values[_COUNT], origins[_COUNT] = len(values[_NAMED]), f"as many as {_NAMED} names"
     spec = build(values)
     check(spec, origins)
     return ResolvedJob(spec, origins)
@@ -180,8 +183,11 @@ def _nearest_key(section: str, name: str) -> str:
 
 
 def _typed(key: JobKey, said: _SourceValue) -> Any:
+    is_list = get_origin(key.kind) is tuple
+    value = [each for each in said.value.split(",") if each] if is_list and said.is_text else said.value
     try:
-        return msgspec.convert(said.value, key.kind, strict=not said.is_text)
+        found = msgspec.convert(value, key.kind, strict=not said.is_text)
+        return tuple(each.strip().lower() for each in found) if is_list else found
     except (msgspec.ValidationError, OverflowError):
         shown = str(said.value)[:60]
         wanted = expected(key.kind)

@@ -74,6 +74,7 @@ ABOUT: Final[Mapping[str, str]] = {
     "audit.jackpot": "extra pay for finding the false end, in multiples of the segment's pay",
     "audit.proof": "proven: refused unless steps can be disputed; outcome: only results are checked; auto: either",
     "audit.probe": "tokens to measure each contribution's effect on the loss; outcome only: at least 512",
+    "audit.verifiers": "keys of the only nodes that may check the work, on a network; [] lets the market choose",
     "churn.quorum": "share of a round's tokens that ends the wait for all; 1: wait for all",
     "churn.grace": "then wait this many times the median arrival for the rest, and leave out later ones",
     "churn.adaptive": "assign each peer the steps it makes in the others' time, as measured",
@@ -99,4 +100,6 @@ def toml_value(value: Any) -> str:
     """A value as TOML writes it."""
     if isinstance(value, str):
         return json.dumps(value, ensure_ascii=False)
+    if isinstance(value, tuple):
+        return json.dumps(value)
     return str(value).lower() if isinstance(value, bool) else repr(value)

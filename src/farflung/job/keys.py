@@ -70,6 +70,8 @@ def expected(kind: Any) -> str:
     if get_origin(kind) is Literal:
         choices = get_args(kind)
         return "one of " + ", ".join(f'"{c}"' if isinstance(c, str) else str(c) for c in choices)
+    if get_origin(kind) is tuple:
+        return 'a list of texts, ["KEY", "KEY"]'
     words = {int: "a whole number", float: "a number", bool: "true or false", str: "text in quotes"}
     return words[kind]
 

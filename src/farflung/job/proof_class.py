@@ -30,11 +30,14 @@ PROVEN: Final = "proven: each step can be checked down to one operation"
 UNPROVEN: Final = "outcome only: not verifiable step by step"
 ASKED: Final = "the job asks for no more"
 NOT_AUDITED: Final = "none of its work is audited"
+NAMED: Final = "its requester named the verifiers, and nothing is at stake"
 LONE: Final = "its one verifier takes no stake"  # ledger.rules.slashes: without a graph two must agree
 
 
 def known(spec: JobSpec) -> str:
     """Why a job is outcome only whatever its model is; the empty text: its model decides."""
+    if spec.audit.verifiers:
+        return NAMED
     if spec.audit.proof == "outcome":
         return ASKED
     return hidden_start(spec) if spec.is_audited else NOT_AUDITED
@@ -51,7 +54,7 @@ def hidden_start(spec: JobSpec) -> str:
 
 def foreseen(spec: JobSpec) -> str:
     """What a plan says of the class before the model is traced."""
-    is_lone = spec.is_audited and spec.verifiers == 1 and may_be_outcome(spec)
+    is_lone = spec.verifiers == 1 and may_be_outcome(spec) and not spec.audit.verifiers
     if why := known(spec):
         return f"{UNPROVEN} ({why})" + f"; {LONE}" * is_lone
     if spec.audit.proof == "proven":
@@ -101,6 +104,8 @@ def fault(terms: JobTerms, unit_price: int) -> str:
         return "a job is proven, or says in a few words why it is not"
     if terms.is_proven and known(terms.spec):
         return f"a program is named, although {known(terms.spec)}"
+    if terms.spec.audit.verifiers and (terms.stake or terms.unproven != NAMED):
+        return f"a job that names its verifiers puts nothing at stake and says so, not: {terms.unproven}"
     if terms.program != CanonicalProgram() and not is_sound(terms.program):
         return "its program is out of bounds"
     if not terms.is_proven and terms.spec.audit.proof == "proven":

@@ -143,6 +143,8 @@ class AuditSpec(Wire, frozen=True):
     `canaries`: share of drawn contributions of which one verifier is first shown an end that is known to be false (V2);
     who finds it is paid for the segment and `jackpot` times as much besides.
     `probe`: tokens on which a verifier measures what each contribution does to the loss (job.proof.probe_of).
+    `verifiers`: keys of the only nodes that may check the work, as lower-case hex; (): the market chooses them. Named
+    verifiers take no stake, and the job is outcome only (decision 097).
     """
 
     segments: int = 5
@@ -153,6 +155,7 @@ class AuditSpec(Wire, frozen=True):
     canaries: float = 0.0
     jackpot: int = 0
     probe: int = 0
+    verifiers: tuple[str, ...] = ()
 
 
 class ChurnSpec(Wire, frozen=True):
@@ -250,6 +253,11 @@ class JobSpec(Wire, frozen=True):
         return self.network.verifiers if self.is_audited else 0
 
     @property
+    def named_verifiers(self) -> tuple[PeerId, ...]:
+        """The only nodes that may check the work, in the order of the job file; (): the market chooses."""
+        return tuple(PeerId(bytes.fromhex(key)) for key in self.audit.verifiers)
+
+    @property
     def hidden(self) -> int:
         """How many providers are reached through the relay only."""
         return min(self.network.hidden, self.network.providers)
@@ -316,11 +324,12 @@ def _hashed_stake(stake: int) -> int | str:
 
 
 def _hashed(spec: JobSpec) -> tuple[Any, ...]:
-    """The spec as its hash takes it: the last key of [schedule] and of [evaluate] came later and is left out at its
-    default, so that a job without them has the id that it always had.
+    """The spec as its hash takes it: the last key of [schedule], [evaluate] and [audit] came later and is left out at
+    its default, so that a job without them has the id that it always had.
     """
-    schedule, evaluate = astuple(spec.schedule), astuple(spec.evaluate)
+    schedule, evaluate, audit = astuple(spec.schedule), astuple(spec.evaluate), astuple(spec.audit)
     short = {
+        "audit": audit if spec.audit.verifiers else audit[:-1],
         "schedule": schedule if spec.schedule.begin else schedule[:-1],
         "evaluate": evaluate if spec.evaluate.stop_loss != EvaluateSpec().stop_loss else evaluate[:-1],
     }

@@ -23,6 +23,7 @@ from farflung.ledger.canaries import SEGMENTS_LEAST
 
 Origins = Mapping[str, str]
 
+_KEY: Final = re.compile(r"[0-9a-f]{64}")
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _MODULE: Final = re.compile(r"(.+):([A-Za-z_][A-Za-z0-9_]*)")
 _PATH_LENGTH: Final = 4096
@@ -122,6 +123,7 @@ def check(spec: JobSpec, origins: Origins | None = None) -> None:
     if spec.is_audited and not spec.network.verifiers:
         hint = "set network.verifiers = 1, or audit.rate = 0 and audit.probation = 0"
         raise _refused(spec, told, "network.verifiers", "at least 1 while work is audited", hint)
+    _check_verifiers(spec, told)
     _check_canaries(spec, told)
     _check_proof(spec, told)
     _check_speed(spec, told)
@@ -135,6 +137,8 @@ def check(spec: JobSpec, origins: Origins | None = None) -> None:
 def _refused(spec: JobSpec, origins: Origins, key: str, allowed: str, hint: str = "") -> SpecError:
     value = value_of(spec, key)
     shown = f'"{value[:60]}"' if isinstance(value, str) else f"{value}"
+    if isinstance(value, tuple):
+        shown = "[" + ", ".join(f'"{each[:8]}"' for each in value[:4]) + ", ..." * (len(value) > 4) + "]"
     origin = origins.get(key, "")
     return SpecError(
         "FF-JOB-004",
@@ -154,11 +158,31 @@ def _check_credits(spec: JobSpec, origins: Origins, key: str) -> None:
         raise _refused(spec, origins, key, allowed, f'write it like {key} = "2.5"')
 
 
+def _check_verifiers(spec: JobSpec, origins: Origins) -> None:
+    """Whether the nodes that alone may check the work are named by keys, each once, as many as are hired."""
+    named, key = spec.audit.verifiers, "audit.verifiers"
+    if not named:
+        return
+    if not spec.is_audited:
+        raise _refused(spec, origins, key, "no keys while nothing is audited", "audit some of the work, or leave it out")
+    if wrong := next((each for each in named if not _KEY.fullmatch(each)), None):
+        allowed = f'keys of nodes, each 64 hexadecimal digits; "{wrong[:70]}" is none'
+        raise _refused(spec, origins, key, allowed, "`farflung network nodes` and `farflung lend` print keys")
+    if twice := next((each for each in named if named.count(each) > 1), None):
+        raise _refused(spec, origins, key, f"each key once; {twice[:8]} is named twice", "name another, or fewer")
+    if len(named) != spec.network.verifiers:
+        hint = f"set network.verifiers = {len(named)}, or leave it out"
+        raise _refused(spec, origins, key, f"network.verifiers = {spec.network.verifiers} keys, not {len(named)}", hint)
+
+
 def _check_canaries(spec: JobSpec, origins: Origins) -> None:
     """A false end is another border of the same round, and not one that a verifier is shown."""
     if spec.audit.canaries and not spec.is_audited:
         hint = "audit some of the work, or leave canaries out"
         raise _refused(spec, origins, "audit.canaries", "0 while nothing is audited", hint)
+    if spec.audit.canaries and spec.audit.verifiers:
+        hint = "leave canaries out: they test verifiers that have something at stake"
+        raise _refused(spec, origins, "audit.canaries", "0 where audit.verifiers names who checks", hint)
     if spec.audit.canaries and spec.segments < SEGMENTS_LEAST:
         allowed = f"0 where a round has fewer than {SEGMENTS_LEAST} segments"
         hint = f"set audit.segments = {SEGMENTS_LEAST} or more, and sync.steps as many at least"

@@ -132,7 +132,7 @@ class AuditAccounts:
     def _convict(self, found: Mapping[PeerId, AuditConclusion], audited: AuditsRecord) -> None:
         for node, concluded in found.items():
             self.discredited |= set(concluded.discredited)
-            if concluded.is_guilty:
+            if concluded.is_guilty and not self._spec.audit.verifiers:  # named ones take no stake: it is out
                 alike = tuple(
                     signed
                     for signed in audited.verdicts

@@ -54,6 +54,7 @@ class LendOptions(NamedTuple):
     disk_gb: float = 2.0
     least_price: int = MICRO
     allow_modules: bool = False
+    drawn_only: bool = False
 
     @property
     def role(self) -> str:
@@ -96,6 +97,7 @@ class LendOptions(NamedTuple):
 @click.option("--disk-gb", default=2.0, show_default=True, type=click.FloatRange(0), metavar="GB", help="Kept free.")
 @click.option("--least-price", default="0.000001", type=CreditsParam(), metavar="CREDITS", help="For a token.")
 @click.option("--allow-modules", is_flag=True, help="Run models of foreign Python, in the sandbox.")
+@click.option("--drawn-only", is_flag=True, hidden=True, help="No jobs whose requester named the verifiers.")
 @click.option("--service", is_flag=True, help="Write a systemd user unit and end.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
 def lend(words: tuple[str, ...], service: bool, as_json: bool, **given: Any) -> None:
@@ -250,6 +252,7 @@ def _configured(
         "memory_bytes": int(options.memory_gb * _GB),
         "disk_floor": int(options.disk_gb * _GB),
         "allow_modules": options.allow_modules,
+        "drawn_only": options.drawn_only,
         # On a network that is on one computer its owner is everybody, as in a local run.
         **({} if is_own else {"claims": f"../{homes.CLAIMS}", "owner_signature": owner.signature.hex()}),
         "ledger": known.ledger,

@@ -76,7 +76,8 @@ def _lender(network: str, slot: int, *, audit: bool) -> NodeTerms:
     config = read_role_config(home / homes.CONFIG, NodeConfig)
     given = min(memory, config.memory_bytes or memory)
     flops = (config.flops or int(machine_probe.sgemm_flops())) * config.threads
-    return NodeTerms(role, flops, given, free, config.disk_floor, config.unit_price, config.allow_modules, busy)
+    asked = config.unit_price, config.allow_modules, busy, config.drawn_only
+    return NodeTerms(role, flops, given, free, config.disk_floor, *asked)
 
 
 def _facts(each: PostedNotice, lender: NodeTerms) -> dict[str, Any]:
@@ -98,4 +99,6 @@ def _lines(facts: dict[str, Any]) -> list[str]:
         rate = f"up to {format_credits(facts['unit_price_max'])} credits a token"
     head = f"{short(bytes.fromhex(facts['requester']))}  {rate}"
     wanted = f"          wants {many(facts['providers'], 'provider')}, {many(facts['verifiers'], 'verifier')}"
+    if facts["is_named"]:
+        wanted += " (named by the requester: no stake)"
     return [head, wanted, f"          {'cannot take it: ' + facts['obstacle'] if facts['obstacle'] else 'can take it'}"]

@@ -12,7 +12,7 @@ from farflung.app.cli.quote import deadline_of
 from farflung.core.errors import UsageError
 from farflung.core.events import WarningEvent
 from farflung.core.io.extras import require
-from farflung.core.money import format_credits
+from farflung.core.money import Credits, format_credits
 from farflung.core.units import Millis, Seconds, format_bytes, format_seconds
 from farflung.job.job_loader import ResolvedJob
 from farflung.job.spec import JobSpec
@@ -51,8 +51,13 @@ def say(line: str) -> None:
     sys.stderr.flush()
 
 
-def audit_line(verifiers: int) -> str:
-    """How many check the work."""
+def audit_line(verifiers: int, *, is_named: bool = False) -> str:
+    """How many check the work, and that the proof is weaker where the requester named them."""
+    if is_named:
+        return (
+            f"Checked  by {many(verifiers, 'verifier')} that you named and the market did not choose:"
+            "\n         a weaker proof (outcome only), which others take on your word"
+        )
     if verifiers != 1:
         return f"Checked  by {verifiers} verifiers" if verifiers else "Checked  by nobody: the job asks for no audits"
     lone = WarningEvent(
@@ -69,6 +74,13 @@ def round_line(quorum: float) -> str:
         return "Rounds   wait for every provider (churn.quorum = 1)"
     share = f"{100 * quorum:.0f} % of the tokens are in"
     return f"Rounds   end without providers that are away, once {share} (churn.quorum = {quorum})"
+
+
+def stake_line(stake: Credits) -> str:
+    """What a node may lose."""
+    if not stake:
+        return "Stake    none: verifiers that you named take nothing of a node"
+    return f"Stake    {format_credits(stake)} credits of each node, lost by who is caught"
 
 
 def settle_line(verifiers: int, window_ms: int) -> str:
@@ -94,16 +106,16 @@ def start_lines(model: FoundModel | None) -> list[str]:
 def offer_lines(started: RemoteStart, spec: JobSpec, span: Seconds) -> list[str]:
     """What a person agrees to."""
     price, known = started.price, started.network
-    law = known.genesis.params
+    law, is_named = known.genesis.params, bool(spec.audit.verifiers)
     return [
         *start_lines(started.model),
         f"Network  {known.name}, chain {known.chain.hex()[:16]}: {online_text(started.found)}",
         f"Price    about {format_credits(price.price)} credits; locks {format_credits(price.escrow)}"
         f" of {format_credits(started.balance)}, the rest comes back",
-        f"Stake    {format_credits(started.found.stake)} credits of each node, lost by who is caught",
-        audit_line(started.verifiers),
+        stake_line(started.found.stake),
+        audit_line(started.verifiers, is_named=is_named),
         round_line(spec.churn.quorum),
-        *([settle_line(started.verifiers, law.window_ms)] if law.window_ms else []),
+        *([settle_line(0 if is_named else started.verifiers, law.window_ms)] if law.window_ms else []),
         f"Ends     in {format_seconds(span)} at the latest (--deadline): then what was not paid returns",
         "Seen by  the nodes that train: they read the model and the data (docs/threats.md)",
     ]

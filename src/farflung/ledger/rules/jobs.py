@@ -98,6 +98,12 @@ def check_accusable(draft: StateDraft, row: JobRow) -> None:
         check_state(row, JobState.RUNNING)
 
 
+def check_staked(lease: LeaseRow) -> None:
+    """Raises PolicyError FF-LEDG-420 where the lease has nothing at stake: its job convicts nobody."""
+    if not lease.stake:
+        raise PolicyError("FF-LEDG-420", f"node {lease.node[:4].hex()} has nothing at stake in this job")
+
+
 def check_recent(row: JobRow, round: int, rounds: int = limits.ACCUSABLE_ROUNDS) -> None:
     """Raises PolicyError FF-LEDG-356 where a round is so old that nobody has to keep what it was made of."""
     if round + rounds < row.round:

@@ -19,14 +19,14 @@ from farflung.ledger import canaries
 from farflung.ledger.exclusions import ExclusionFault
 from farflung.ledger.ledger_state import StateDraft, params_of
 from farflung.ledger.rules import bounties, disputes, exclusions, nodes
-from farflung.ledger.rules.jobs import check_accusable, check_recent, check_term, known
+from farflung.ledger.rules.jobs import check_accusable, check_recent, check_staked, check_term, known
 from farflung.ledger.rules.verifiers import open_lease
 from farflung.ledger.table_rows import JobRow, LeaseRow
 from farflung.ledger.transactions import JobPerjury, LeaseRole, Verdict
 
 
 def perjury(draft: StateDraft, sender: PeerId, op: JobPerjury) -> None:
-    """Ends the lease of a verifier that did not look. Codes: FF-LEDG-031, -033, -356, -385 to -390, -406."""
+    """Ends the lease of a verifier that did not look. Codes: FF-LEDG-031, -033, -356, -385 to -390, -406, -420."""
     job, said = known(draft, op.job), op.canary.verdict.verdict
     if sender not in (job.requester, said.node):
         raise PolicyError("FF-LEDG-385", "only the requester or the node that planted may do this")
@@ -34,6 +34,7 @@ def perjury(draft: StateDraft, sender: PeerId, op: JobPerjury) -> None:
         check_term(draft, op.job)
     check_accusable(draft, job)
     lease = _lease(draft, job, said)
+    check_staked(lease)
     check_recent(job, said.round)
     wrong = canaries.fault(op.canary, draft.law.chain, op.job)
     if wrong:

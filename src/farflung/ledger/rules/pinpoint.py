@@ -62,7 +62,7 @@ from farflung.ledger.pinpoint_game import (
 )
 from farflung.ledger.rules import disputes, nodes
 from farflung.ledger.rules.accounts import deposit, withdraw
-from farflung.ledger.rules.jobs import check_accusable, check_recent, known
+from farflung.ledger.rules.jobs import check_accusable, check_recent, check_staked, known
 from farflung.ledger.rules.verifiers import open_lease
 from farflung.ledger.table_rows import lease_key
 from farflung.ledger.transactions import LeaseRole
@@ -95,13 +95,14 @@ def challenge(draft: StateDraft, sender: PeerId, op: Challenge) -> None:
     a slash by having a friend challenge a segment that is right. Where `challenge_rounds` is 0 nobody may: a node that
     keeps drawn segments alone could not answer about another one, and would be robbed by whoever has the bond.
 
-    Codes: FF-LEDG-010, -031, -033, -340 to -345, -356.
+    Codes: FF-LEDG-010, -031, -033, -340 to -345, -356, -420.
     """
     job = known(draft, op.job)
     check_accusable(draft, job)
     lease = open_lease(draft, op.job, op.node, LeaseRole.TRAIN)
     if lease is None or sender == op.node:
         raise PolicyError("FF-LEDG-342", f"node {op.node[:4].hex()} does not train here, or is the sender")
+    check_staked(lease)
     terms = params_of(draft, job.terms)
     if not (terms.dispute_ms and terms.challenge_rounds):
         raise PolicyError("FF-LEDG-343", "this ledger has no challenges")

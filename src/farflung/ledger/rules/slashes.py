@@ -14,9 +14,9 @@ finding is right it cannot know; `evidence` names what others need to judge for 
 | opens nothing: the job has no graph  | two of the job's      | is burnt              | is burnt                  |
 |                                      | verifiers             |                       |                           |
 
-The requester's own account is never one of them. Without a graph nothing but a second repetition can contradict the
-first, and nobody, whoever holds the verifiers' keys, gets anything of the stake or of the pay. The burnt pay stays
-reserved until the job's end, and in its escrow after that.
+Where nothing is at stake nobody is convicted. The requester's own account is never one of them. Without a graph nothing
+but a second repetition can contradict the first, and nobody, whoever holds the verifiers' keys, gets anything of the
+stake or of the pay. The burnt pay stays reserved until the job's end, and in its escrow after that.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from farflung.core.ids import ZERO_HASH, Hash, PeerId
 from farflung.ledger.exclusions import ExclusionFault
 from farflung.ledger.ledger_state import StateDraft, params_of
 from farflung.ledger.rules import bounties, disputes, exclusions, nodes, pinpoint
-from farflung.ledger.rules.jobs import check_accusable, check_recent, check_term, known
+from farflung.ledger.rules.jobs import check_accusable, check_recent, check_staked, check_term, known
 from farflung.ledger.rules.verifiers import QUORUM, check_strangers, open_lease, quorum
 from farflung.ledger.table_rows import JobRow
 from farflung.ledger.transactions import JobSlash, LeaseRole, SignedVerdict, Verdict, VerdictFinding, is_verdict_signed
@@ -45,7 +45,10 @@ PERMILLE: Final = 1000
 
 
 def slash(draft: StateDraft, sender: PeerId, op: JobSlash) -> None:
-    """Ends the lease of a node that was found out. Codes: FF-LEDG-031, -033, -048 to -056, -356, -391, -392, -406."""
+    """Ends the lease of a node that was found out.
+
+    Codes: FF-LEDG-031, -033, -048 to -056, -356, -391, -392, -406, -420.
+    """
     job = known(draft, op.job)
     if sender != job.requester and open_lease(draft, op.job, sender, LeaseRole.AUDIT) is None:
         raise PolicyError("FF-LEDG-048", "only the requester or a verifier of the job may do this")
@@ -55,6 +58,7 @@ def slash(draft: StateDraft, sender: PeerId, op: JobSlash) -> None:
     lease = open_lease(draft, op.job, op.node, LeaseRole.TRAIN)
     if lease is None:
         raise PolicyError("FF-LEDG-049", f"node {op.node[:4].hex()} does not train in this job")
+    check_staked(lease)
     is_proven = _is_proven(op)
     verifiers = _judges(draft, job, op.verdicts, is_proven=is_proven)
     finding = _finding(draft.law.chain, op)

@@ -27,7 +27,7 @@ from farflung.ledger.earnings_tally import (
 )
 from farflung.ledger.ledger_state import StateDraft
 from farflung.ledger.rules.jobs import ENDING, check_state, known
-from farflung.ledger.rules.verifiers import check_signatures, check_strangers
+from farflung.ledger.rules.verifiers import check_signatures, check_strangers, open_lease
 from farflung.ledger.table_rows import JobRow, JobState, LeaseRow, lease_key
 from farflung.ledger.transactions import LeaseRole
 
@@ -75,9 +75,15 @@ def _is_disputed(draft: StateDraft, lease: LeaseRow) -> bool:
 
 
 def attest(draft: StateDraft, _sender: PeerId, op: JobAttest) -> None:
-    """Ends the verification window. Codes: FF-LEDG-031, -033, -222, -223, -392 the requester's own account."""
+    """Ends the verification window.
+
+    Codes: FF-LEDG-031, -033, -222, -223, -392 the requester's own account, -421 nothing at stake.
+    """
     job = known(draft, op.job)
     check_state(job, *ENDING)
     check_strangers(job, {mark.signer for mark in op.marks})
     check_signatures(draft, job, op.marks, OutputAttestation(draft.law.chain, job.job, job.root, job.output))
+    leases = [open_lease(draft, job.job, mark.signer, LeaseRole.AUDIT) for mark in op.marks]
+    if not all(lease is not None and lease.stake for lease in leases):
+        raise PolicyError("FF-LEDG-421", "a verifier with nothing at stake ends no window")
     draft.put(replace(job, until=min(job.until, draft.now)))

@@ -16,12 +16,14 @@ from msgspec.structs import replace
 from farflung.core import relay_passes
 from farflung.core.crypto import SigningKey
 from farflung.core.errors import NetworkError, PolicyError
+from farflung.core.ids import PeerId, short
 from farflung.core.money import Credits, format_credits
 from farflung.core.units import Seconds, format_seconds
 from farflung.job.job_loader import ResolvedJob
 from farflung.job.open_network import may_hire_fewer_verifiers
 from farflung.job.spec import JobSpec
 from farflung.ledger.params import LedgerParams
+from farflung.ledger.transactions import LeaseRole
 from farflung.net.counters import ByteCounter
 from farflung.net.io.endpoint import Endpoint
 from farflung.peers.ledger_client.client import LedgerClient, serve_nothing
@@ -34,8 +36,8 @@ from farflung.peers.network.join import KnownNetwork, join
 from farflung.peers.network.model_transfer import FoundModel, ModelSource, find
 from farflung.peers.network.published_model import PREFIX, query_of
 from farflung.peers.protocol.job_notices import NOTICE_SECONDS, JobNotice, announce
-from farflung.peers.requester.lease_negotiation import read_asks
-from farflung.peers.requester.market_survey import MarketSurvey, survey
+from farflung.peers.requester.lease_negotiation import StandingAsks, read_asks
+from farflung.peers.requester.market_survey import MarketSurvey, away_of, survey
 from farflung.peers.rundir.genesis import stake_of
 from farflung.peers.rundir.inputs import known_layout
 from farflung.peers.rundir.network_record import NetworkRecord
@@ -73,7 +75,8 @@ async def prepare_start(
 
     A second verifier that nobody asked for is left out where there is none: `found` says how many the job can have.
     `deadline`: of the job, ms since 1970. `tell` hears a line of each step. Raises what `join` raises, PolicyError
-    FF-APP-562 (too few nodes), FF-APP-563 (too little money), FF-APP-564 (the ledger allows no such deadline).
+    FF-APP-562 (too few nodes), FF-APP-563 (too little money), FF-APP-564 (the ledger allows no such deadline),
+    FF-APP-680 (a named verifier that cannot be one).
     """
     spec = job.spec
     priced = price(spec)
@@ -148,6 +151,7 @@ def notice_of(spec: JobSpec, priced: RunPrice, memory_bytes: int) -> JobNotice:
         is_module=is_module,
         providers=spec.network.providers,
         verifiers=spec.verifiers,
+        is_named=bool(spec.audit.verifiers),
     )
 
 
@@ -159,6 +163,7 @@ async def _found(
     began, told, posted = time.monotonic(), "", -NOTICE_SECONDS
     while True:
         asks = await read_asks(ledger, await directory())
+        await check_named(spec.named_verifiers, asks, ledger)
         found = survey(spec, asks, wanted.worker_bytes, stake_of(spec))
         if found.is_enough:
             return found
@@ -191,4 +196,28 @@ def online_text(found: MarketSurvey) -> str:
     said = [f"{min(providers.fitting, providers.wanted)} of {providers.wanted} providers"]
     if verifiers.wanted:
         said.append(f"{min(verifiers.fitting, verifiers.wanted)} of {verifiers.wanted} verifiers")
-    return f"{', '.join(said)} online"
+    away = f" (away: {', '.join(short(key) for key in found.away)})" if found.away else ""
+    return f"{', '.join(said)} online{away}"
+
+
+async def check_named(names: Sequence[PeerId], asks: StandingAsks, ledger: LedgerClient) -> None:
+    """Whether each named verifier is another account's node, on the ledger, that does not lend to train.
+
+    One that is away is none of these. Raises PolicyError FF-APP-680 with all of them.
+    """
+    training, away = {ask.peer for ask in asks.of[LeaseRole.TRAIN]}, away_of(names, asks)
+    wrong = []
+    for name in names:
+        if name == ledger.own:
+            wrong.append(f"{name.hex()} is your own account, which checks no job of its own")
+        elif name in away and name in training:
+            wrong.append(f"{short(name)} lends to train, not to check (farflung lend --audit)")
+        elif name in away and await ledger.node(name) is None:
+            wrong.append(f"{name.hex()} is no node of this network")
+    if wrong:
+        raise PolicyError(
+            "FF-APP-680",
+            "audit.verifiers names a key that cannot check this job",
+            cause="; ".join(wrong),
+            hint="name keys of verifiers, or leave audit.verifiers out; nothing is locked",
+        )

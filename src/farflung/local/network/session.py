@@ -22,7 +22,15 @@ import msgspec
 
 from farflung.core import events
 from farflung.core.codec import describe
-from farflung.core.errors import FarflungError, NetworkError, PolicyError, RunError, SpecError, VerificationError
+from farflung.core.errors import (
+    FarflungError,
+    NetworkError,
+    PolicyError,
+    RunError,
+    SpecError,
+    UsageError,
+    VerificationError,
+)
 from farflung.core.events import AnyEvent
 from farflung.core.io.durable_files import write_atomic
 from farflung.core.io.extras import require
@@ -383,8 +391,16 @@ def start(
 
     `parent`: the run that it goes on from (local.jobs.continued_run), whose inputs it takes. `module`: the source
     of its model, where no file has it. `on`: the network that it runs on; None: one of its own, on this computer.
+    Raises UsageError FF-APP-682: a job that names its verifiers needs a network.
     """
     require("torch")
+    if on is None and resolved.spec.audit.verifiers:
+        raise UsageError(
+            "FF-APP-682",
+            "audit.verifiers names nodes of a network, and this run has one of its own",
+            cause="its verifiers are processes of this computer, with keys of their own",
+            hint="farflung run JOB --on NETWORK, or --set audit.verifiers= for a run here",
+        )
     folder = folders.create(root, identity)
     try:
         if on is not None:

@@ -17,7 +17,7 @@ from farflung.plan.run_duration import EFFICIENCY
 class NodeTerms(NamedTuple):
     """One node: its role, FLOP/s of all cores that a job may use, bytes, ask a token, and what it is doing.
 
-    `busy`: why it takes no job now; empty: it would.
+    `busy`: why it takes no job now; empty: it would. `drawn_only`: it takes no job that names its verifiers.
     """
 
     role: LeaseRole
@@ -28,6 +28,7 @@ class NodeTerms(NamedTuple):
     unit_price: int
     allow_modules: bool
     busy: str = ""
+    drawn_only: bool = False
 
 
 class JobPay(NamedTuple):
@@ -57,6 +58,10 @@ def obstacle(notice: JobNotice, lender: NodeTerms) -> str:
     if notice.unit_price_max < lender.unit_price:
         pays, asks = format_credits(Credits(notice.unit_price_max)), format_credits(Credits(lender.unit_price))
         return f"it pays {pays} credits a token at most, this node asks {asks}"
+    if notice.is_named and lender.drawn_only:
+        return "its requester named the verifiers, which this node does not accept (--drawn-only)"
+    if notice.is_named and not is_training:
+        return "its requester named its verifiers: a node that is named is asked without this list"
     if notice.is_module and not lender.allow_modules:
         return "its model is foreign Python, which this node does not run (--allow-modules)"
     if notice.worker_bytes > lender.memory_bytes:

@@ -25,6 +25,7 @@ from farflung.plan.worker_memory import memory
 class LeasePolicy(NamedTuple):
     """One node's: its ledger and role, what it asks for a unit (pico-credits), its stake, memory, and its image: the
     digest of its farflung, looked up where a job asks for one. `allow_modules`: whether foreign Python may run here.
+    `drawn_only`: no job whose requester named the verifiers.
     """
 
     chain: Hash
@@ -34,6 +35,7 @@ class LeasePolicy(NamedTuple):
     memory_bytes: int
     image: Callable[[], Hash]
     allow_modules: bool = False
+    drawn_only: bool = False
 
     def judge(self, proposer: PeerId, proposal: messages.LeaseOfferRequest) -> None:
         """The right ledger, its price, a job that makes sense, memory that is there. Raises PolicyError."""
@@ -63,6 +65,13 @@ class LeasePolicy(NamedTuple):
                 "this node runs no models of foreign Python",
                 cause="the job's model is a module of its requester's",
                 hint='hire a node that allows them (farflung lend --allow-modules), or use model.kind = "gpt"',
+            )
+        if self.drawn_only and proposal.terms.spec.audit.verifiers:
+            raise PolicyError(
+                "FF-APP-681",
+                "this node takes no job whose requester named the verifiers",
+                cause="it was started with --drawn-only",
+                hint="hire another provider, or leave audit.verifiers out",
             )
         check_image(proposal.terms, self.image)
         if needs(proposal) > self.memory_bytes:

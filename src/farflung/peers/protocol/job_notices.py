@@ -38,6 +38,7 @@ class JobNotice(Wire, frozen=True):
     is_module: bool
     providers: int
     verifiers: int
+    is_named: bool = False  # its requester named the verifiers: nothing is at stake
 
 
 class PostedNotice(Wire, frozen=True):

@@ -12,7 +12,7 @@ import asyncio
 import contextlib
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -68,6 +68,18 @@ class StandingAsks(msgspec.Struct, frozen=True):
     of: dict[LeaseRole, list[Ask]]
     addresses: dict[PeerId, messages.PeerAddress]
     other_versions: Mapping[str, int] = {}
+
+    def with_named(self, names: Collection[PeerId]) -> StandingAsks:
+        """The asks of a job that names its verifiers: nobody else checks, and no node of their owners trains. Of one
+        owner all that are named are hired. None: all asks.
+        """
+        if not names:
+            return self
+        named = [ask for ask in self.of[LeaseRole.AUDIT] if ask.peer in names]
+        apart = {*names, *(ask.whose for ask in named)}
+        train = [ask for ask in self.of[LeaseRole.TRAIN] if ask.peer not in apart and ask.whose not in apart]
+        audit = [msgspec.structs.replace(ask, owner=None) for ask in named]
+        return msgspec.structs.replace(self, of={LeaseRole.TRAIN: train, LeaseRole.AUDIT: audit})
 
     @property
     def benchmarks(self) -> dict[PeerId, int]:
@@ -132,6 +144,7 @@ async def hire(
 
     Raises PolicyError FF-MARK-001 where too few ask, RunError FF-APP-061 where nobody signs.
     """
+    asks = asks.with_named(terms.spec.named_verifiers)
     leases = [lease for lease in await ledger.leases(terms.id) if lease.is_open]
     negotiation = LeaseNegotiation(ledger.chain, terms, budget, dial, journal)
     negotiation.left_out = asks.versions_text

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import msgspec
 
 from farflung.core.errors import PolicyError
-from farflung.core.ids import ZERO_HASH
+from farflung.core.ids import ZERO_HASH, PeerId
 from farflung.core.money import Credits, parse_credits
 from farflung.job.spec import JobSpec
 from farflung.ledger.transactions import LeaseRole
@@ -33,13 +33,15 @@ class RoleSurvey(msgspec.Struct, frozen=True):
 class MarketSurvey(msgspec.Struct, frozen=True):
     """What a job finds on a network. `stake`: pico-credits that it asks of each node.
 
-    `versions`: which nodes take no job of this format, for people; empty: none.
+    `versions`: which nodes take no job of this format, for people; empty: none. `away`: named verifiers that do not
+    ask for work now.
     """
 
     providers: RoleSurvey
     verifiers: RoleSurvey
     stake: Credits
     versions: str = ""
+    away: tuple[PeerId, ...] = ()
 
     @property
     def is_enough(self) -> bool:
@@ -54,7 +56,8 @@ def wanted_nodes(spec: JobSpec) -> dict[LeaseRole, int]:
 
 def survey(spec: JobSpec, asks: StandingAsks, memory_bytes: int, most_stake: Credits) -> MarketSurvey:
     """Counts who fits. The stake is `most_stake`, or as much as enough nodes of each role have free."""
-    wanted = wanted_nodes(spec)
+    wanted, names = wanted_nodes(spec), spec.named_verifiers
+    asks = asks.with_named(names)
     each = one_role_each({role: asks.of[role] for role, count in wanted.items() if count}, wanted)
     free = [_nth([ask.stake_free for ask in listings], wanted[role]) for role, listings in each.items()]
     stake = min([most_stake, *(stake for stake in free if stake)])
@@ -63,7 +66,13 @@ def survey(spec: JobSpec, asks: StandingAsks, memory_bytes: int, most_stake: Cre
         role: _role(MatchRequest(ZERO_HASH, count, price, memory_bytes, stake=stake), each.get(role, asks.of[role]))
         for role, count in wanted.items()
     }
-    return MarketSurvey(found[LeaseRole.TRAIN], found[LeaseRole.AUDIT], stake, asks.versions_text)
+    return MarketSurvey(found[LeaseRole.TRAIN], found[LeaseRole.AUDIT], stake, asks.versions_text, away_of(names, asks))
+
+
+def away_of(names: Sequence[PeerId], asks: StandingAsks) -> tuple[PeerId, ...]:
+    """Which of these do not ask for audits now."""
+    online = {ask.peer for ask in asks.of[LeaseRole.AUDIT]}
+    return tuple(name for name in names if name not in online)
 
 
 def _nth(amounts: Sequence[Credits], count: int) -> Credits:
