@@ -10,16 +10,19 @@ import pytest
 
 from farflung.app.cli.job_options import flags_of
 from farflung.app.cli.lend import price_note
-from farflung.app.cli.run_on import audit_line, round_line
+from farflung.app.cli.run_on import audit_line, round_line, stake_line
 from farflung.core.errors import PolicyError
 from farflung.core.ids import PeerId
 from farflung.core.money import Credits
 from farflung.core.units import Seconds
+from farflung.job.open_network import may_hire_fewer_verifiers
 from farflung.ledger.transactions import LeaseRole
 from farflung.local.jobs.resolve import resolve
 from farflung.local.network import remote_start
 from farflung.market.provider_offer import Capabilities, OfferListing
 from farflung.peers.requester.lease_negotiation import StandingAsks
+from farflung.peers.requester.market_survey import survey
+from farflung.peers.rundir.genesis import stake_of
 from farflung.plan.run_price import price
 
 CAN = Capabilities(2, 4 << 30, 9 << 30, 10**11, 1, "Linux", "x86_64", "2.13.0")
@@ -46,6 +49,51 @@ def test_only_a_job_on_others_computers_has_the_safe_defaults(
     local, _ = resolve(None, preset, flags, cheat="none")
     assert local.spec.churn.quorum == float(flags.get("churn.quorum", 1))
     assert local.spec.network.verifiers == int(flags.get("network.verifiers", 1 if preset == "tiny" else 3))
+
+
+VERIFIER, PROVIDER, AWAY, OWN, STRANGER = (PeerId(bytes([i]) * 32) for i in range(1, 6))
+
+
+@pytest.mark.parametrize(
+    ("named", "wrong"),
+    [
+        ((VERIFIER,), ""),
+        ((AWAY,), ""),  # it is waited for
+        ((VERIFIER, PROVIDER), "02020202 lends to train"),
+        ((OWN,), "your own account"),
+        ((STRANGER, PROVIDER), f"{STRANGER.hex()} is no node of this network; 02020202 lends to train"),
+    ],
+)
+def test_a_named_key_that_cannot_check_is_refused_before_anything_is_locked(named: Any, wrong: str) -> None:
+    async def node(key: PeerId) -> Any:
+        return None if key == STRANGER else SimpleNamespace(node=key)
+
+    def listed(key: PeerId) -> list[OfferListing]:
+        return [OfferListing(key, Credits(1), Credits(10**9), CAN)]
+
+    ledger: Any = SimpleNamespace(own=OWN, node=node)
+    asks = StandingAsks({LeaseRole.TRAIN: listed(PROVIDER), LeaseRole.AUDIT: listed(VERIFIER) + listed(OWN)}, {})
+    check = remote_start.check_named(named, asks, ledger)
+    if not wrong:
+        asyncio.run(check)
+        return
+    with pytest.raises(PolicyError, match="FF-APP-680") as refused:
+        asyncio.run(check)
+    assert wrong in refused.value.cause
+
+
+def test_a_job_that_names_its_verifiers_says_so_before_yes_and_waits_for_them_by_name() -> None:
+    keys = f"{VERIFIER.hex()},{AWAY.hex()}"
+    job, _ = resolve(None, "tiny", {"audit.verifiers": keys}, cheat="none", is_open=True)
+    asks = {LeaseRole.TRAIN: [VERIFIER, PROVIDER, OWN], LeaseRole.AUDIT: [VERIFIER, STRANGER]}
+    of = {role: [OfferListing(key, Credits(1), Credits(9), CAN) for key in each] for role, each in asks.items()}
+    found = survey(job.spec, StandingAsks(of, {}), 0, stake_of(job.spec))
+    assert (found.stake, found.away, found.is_enough) == (0, (AWAY,), False)
+    assert (found.providers.online, found.verifiers.online) == (2, 1)  # a named one trains not in the job
+    assert remote_start.online_text(found) == "2 of 2 providers, 1 of 2 verifiers online (away: 03030303)"
+    assert "a weaker proof" in audit_line(2, is_named=True)
+    assert "none" in stake_line(found.stake)
+    assert not may_hire_fewer_verifiers(job)
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from attack_lease import PROPOSAL
 from ledger_world import CAPS as OUTPUT
-from ledger_world import JOB, NODES, OTHER_JOB, PARAMS, REQUESTER, ROOTS, VERIFIERS, WINDOW, World
+from ledger_world import JOB, NODES, OTHER_JOB, PARAMS, REQUESTER, ROOTS, TRACE, VERIFIERS, WINDOW, World
 from msgspec.structs import replace
 
 from farflung.core.crypto import digest
@@ -18,9 +18,11 @@ from farflung.core.ids import Hash
 from farflung.job import proof_class
 from farflung.job.spec import JobTerms
 from farflung.ledger.exclusions import ExclusionRow
-from farflung.ledger.transactions import JobFinish, JobSettle, LeaseRole, VerdictFinding
+from farflung.ledger.transactions import JobFinish, JobSettle, LeaseRole, Verdict, VerdictFinding, sign_verdict
 from farflung.peers.node.policy import LeasePolicy
 from farflung.peers.requester.requester import Requester
+from farflung.train.run_log import AuditsRecord, Contribution
+from farflung.verify.audit_accounts import AuditAccounts
 
 HONEST, (FIRST, SECOND) = NODES[0], VERIFIERS
 FINDINGS = [(VerdictFinding.FALSE, 9000), (VerdictFinding.FALSE, 10**9), (VerdictFinding.WITHHELD, 0)]
@@ -101,3 +103,19 @@ def test_a_provider_sees_it_and_accepts_no_job_that_hides_it(terms: JobTerms, dr
 def test_a_requester_asks_no_named_verifier_for_its_mark() -> None:
     holder, row = SimpleNamespace(_terms=named()), SimpleNamespace()  # nothing to ask anybody with
     assert asyncio.run(Requester._attest(holder, row)) is None  # type: ignore[arg-type]
+
+
+def test_whom_named_verifiers_find_false_is_out_and_keeps_what_it_had_earned() -> None:
+    cheat, keys, job = NODES[0].public, (FIRST, SECOND), named()
+    said = [
+        sign_verdict(
+            key, Verdict(OTHER_JOB, OTHER_JOB, 1, cheat, 0, TRACE, key.public, VerdictFinding.FALSE, 9000, TRACE)
+        )
+        for key in keys
+    ]
+    accounts = AuditAccounts(job, 2)
+    weight = job.spec.round_tokens
+    made = [Contribution(cheat, weight, TRACE, TRACE, TRACE, TRACE, "none")]
+    assert accounts.add(made, AuditsRecord(0, ()), made) == {cheat: weight}
+    assert cheat not in accounts.add(made, AuditsRecord(1, tuple(said)), made)
+    assert (accounts.out, accounts.guilty) == ({cheat}, {})  # nothing is put to the ledger

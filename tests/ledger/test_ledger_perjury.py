@@ -73,14 +73,14 @@ def test_a_perjury_costs_the_whole_stake_and_half_of_it_is_whose_plant_it_was(st
     assert (lease.is_open, lease.slashed) == (False, stake)
     assert lease.evidence == canaries.planted_root(plant(A))
     assert [world.balance(key) for key in (A, V, W)] == [LENT + bounty, LENT, LENT]
+    assert (job.reserved, job.slashed, job.escrow) == (700, stake, 1000)
+    assert world.node(A).burnt == 0
 
 
 def test_a_verifier_with_nothing_at_stake_is_not_excluded_for_it() -> None:
     world = audited(stake=0)
     assert world.do(REQUESTER, perjury(world, V, A)) == "FF-LEDG-420"
     assert world.lease(V).is_open
-    assert (job.reserved, job.slashed, job.escrow) == (700, stake, 1000)
-    assert world.node(A).burnt == 0
 
 
 def test_its_pay_is_forfeited_and_falls_back_to_the_requester() -> None:

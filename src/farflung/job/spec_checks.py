@@ -164,7 +164,7 @@ def _check_verifiers(spec: JobSpec, origins: Origins) -> None:
     if not named:
         return
     if not spec.is_audited:
-        raise _refused(spec, origins, key, "no keys while nothing is audited", "audit some of the work, or leave it out")
+        raise _refused(spec, origins, key, "no keys while nothing is audited", "audit some work, or leave it out")
     if wrong := next((each for each in named if not _KEY.fullmatch(each)), None):
         allowed = f'keys of nodes, each 64 hexadecimal digits; "{wrong[:70]}" is none'
         raise _refused(spec, origins, key, allowed, "`farflung network nodes` and `farflung lend` print keys")
