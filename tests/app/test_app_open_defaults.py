@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from farflung.app.cli.job_options import flags_of
 from farflung.app.cli.lend import price_note
@@ -91,6 +92,10 @@ def test_a_job_that_names_its_verifiers_says_so_before_yes_and_waits_for_them_by
     assert (found.stake, found.away, found.is_enough) == (0, (AWAY,), False)
     assert (found.providers.online, found.verifiers.online) == (2, 1)  # a named one trains not in the job
     assert remote_start.online_text(found) == "2 of 2 providers, 1 of 2 verifiers online (away: 03030303)"
+    mine = {role: [replace(ask, owner=OWN) for ask in each] for role, each in of.items()}
+    mine[LeaseRole.AUDIT] = [replace(mine[LeaseRole.AUDIT][0], peer=key) for key in (VERIFIER, AWAY)]
+    found = survey(job.spec, StandingAsks(mine, {}), 0, stake_of(job.spec))
+    assert (found.verifiers.fitting, found.providers.online) == (2, 0)  # both are of one owner, whose others train not
     assert "a weaker proof" in audit_line(2, is_named=True)
     assert "none" in stake_line(found.stake)
     assert not may_hire_fewer_verifiers(job)
