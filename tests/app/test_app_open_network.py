@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from farflung.ledger.transactions import JobSettle
 from farflung.peers.rundir.export import read_export
 from farflung.peers.rundir.folder import RunFolder
 
-pytestmark = pytest.mark.whole
+pytestmark = [pytest.mark.whole, pytest.mark.xdist_group("open network"), pytest.mark.timeout(300)]  # one, for all
 TWO = ("--set", "network.verifiers=2")
 
 
@@ -69,17 +70,6 @@ class Person:
             each.stdout.close()
 
 
-@pytest.fixture
-def people(tmp_path: Path) -> Iterator[dict[str, Person]]:
-    names = ("operator", "lender", "second", "verifier", "checker", "requester")
-    for name in names:
-        (tmp_path / name).mkdir()
-    found = {name: Person(tmp_path / name) for name in names}
-    yield found
-    for person in found.values():
-        person.end()
-
-
 def heard(process: subprocess.Popen[str], kind: str, key: str = "kind") -> dict[str, Any]:
     """The next line of that kind."""
     assert process.stdout is not None
@@ -90,8 +80,30 @@ def heard(process: subprocess.Popen[str], kind: str, key: str = "kind") -> dict[
     raise AssertionError(f"it ended without {kind}")
 
 
-def lending(people: dict[str, Person]) -> tuple[str, dict[str, subprocess.Popen[str]]]:
-    """The invitation to a network, and the programs that lend there."""
+@dataclass(frozen=True)
+class OpenNetwork:
+    """A network of four who lend, its invitation, and two who run jobs there."""
+
+    folder: Path
+    people: dict[str, Person]
+    invitation: str
+    lent: dict[str, subprocess.Popen[str]]
+
+
+@pytest.fixture(scope="module")
+def network(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OpenNetwork]:
+    folder, people = tmp_path_factory.mktemp("open"), dict[str, Person]()
+    for name in ("operator", "lender", "second", "verifier", "checker", "requester", "twice"):
+        (folder / name).mkdir()
+        people[name] = Person(folder / name)
+    try:
+        yield _lending(folder, people)
+    finally:
+        for person in people.values():
+            person.end()
+
+
+def _lending(folder: Path, people: dict[str, Person]) -> OpenNetwork:
     opened = people["operator"].types("network", "open", "net", "--port", str(free_ports(2)))
     assert opened.stdout is not None
     invitation = json.loads(opened.stdout.readline())["invitation"]
@@ -101,12 +113,12 @@ def lending(people: dict[str, Person]) -> tuple[str, dict[str, subprocess.Popen[
     }
     for each in lent.values():
         heard(each, "waiting")
-    return invitation, lent
+    return OpenNetwork(folder, people, invitation, lent)
 
 
-def test_one_opens_four_lend_and_a_sixth_runs_a_job_on_them(people: dict[str, Person], tmp_path: Path) -> None:
+def test_one_opens_four_lend_and_a_sixth_runs_a_job_on_them(network: OpenNetwork) -> None:
     """The law leaves ten minutes for claims; two verifiers of other owners attest the end, so nobody waits for them."""
-    invitation, lent = lending(people)
+    people, invitation, lent = network.people, network.invitation, network.lent
     run = people["requester"].types("run", "--preset", "tiny", *TWO, "--on", invitation, "--yes", "--out", "run")
     reading = threading.Thread(target=run.communicate)
     reading.start()
@@ -114,7 +126,7 @@ def test_one_opens_four_lend_and_a_sixth_runs_a_job_on_them(people: dict[str, Pe
     reading.join()
     assert run.returncode == 0
     assert paid == {"lender": 576 * MICRO, "second": 576 * MICRO}
-    folder = tmp_path / "requester" / "run"
+    folder = network.folder / "requester" / "run"
     result = json.loads((folder / "events.jsonl").read_text().splitlines()[-1])
     assert result["paid"] // MICRO - 2 * 576 in (256, 320, 384)  # four audits of 64 tokens at least; the rest is drawn
     exported = read_export(RunFolder(folder))
@@ -132,17 +144,13 @@ def test_one_opens_four_lend_and_a_sixth_runs_a_job_on_them(people: dict[str, Pe
     assert second.returncode == 0
     journal = [json.loads(line) for line in (folder.parent / "again" / "events.jsonl").read_text().splitlines()]
     assert next(said["root"] for said in journal if said["event"] == "stands-on") == root
-    for each in lent.values():
-        each.send_signal(signal.SIGTERM)
-        assert each.wait() == 0
+    assert {heard(lent[name], "paid")["paid"] for name in ("lender", "second")} == {192 * MICRO}
 
 
-def test_of_two_live_copies_of_a_run_the_one_resumed_later_ends_it_and_nobody_is_slashed(
-    people: dict[str, Person],
-) -> None:
-    invitation, lent = lending(people)
-    person = people["requester"]
-    words = ("--preset", "tiny", *TWO, "--rounds", "12", "--on", invitation, "--yes", "--out", "run")
+def test_of_two_live_copies_of_a_run_the_one_resumed_later_ends_it_and_nobody_is_slashed(network: OpenNetwork) -> None:
+    """The other runs of the network are over: its four lenders take this one, and end when they are told to."""
+    person, lent = network.people["twice"], network.lent
+    words = ("--preset", "tiny", *TWO, "--rounds", "12", "--on", network.invitation, "--yes", "--out", "run")
     first = person.types("run", *words)
     for _ in range(2):
         heard(first, "round", "event")
@@ -161,3 +169,6 @@ def test_of_two_live_copies_of_a_run_the_one_resumed_later_ends_it_and_nobody_is
     assert events
     for name in ("lender", "second"):
         assert heard(lent[name], "paid")["paid"] == 12 * 192 * MICRO
+    for each in lent.values():
+        each.send_signal(signal.SIGTERM)
+        assert each.wait() == 0

@@ -172,7 +172,7 @@ def test_the_second_reader_finds_one_flipped_bit_anywhere(
     assert "Traceback" not in checked.errors
 
 
-@pytest.mark.soak  # two runs of one seed with deaths between: test_app_deaths
+@pytest.mark.soak  # two runs of one seed: test_app_screen
 def test_another_folder_gives_the_same_bits(tiny: Any, farflung: Any) -> None:
     command, ended = tiny
     elsewhere = farflung.runs / "else where"

@@ -40,8 +40,14 @@ def page_of(said: list[AnyEvent], name: str = "tale", *, is_owned: bool = False)
     return report_page.render(told(said), name, CREATED, is_owned=is_owned)
 
 
+@pytest.fixture
+def no_charts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pages without their charts, which take nearly all of their time."""
+    monkeypatch.setattr(report_page, "_charts", lambda *_: {})
+
+
 def undrawn(said: list[AnyEvent], name: str = "tale") -> str:
-    """The page without its charts, which take nearly all of its time."""
+    """The page without its charts."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(report_page, "_charts", lambda *_: {})
         return page_of(said, name)
@@ -342,6 +348,7 @@ def test_a_name_in_a_command_is_quoted_for_the_shell() -> None:
     assert "farflung verify-run &#39;two words; rm x&#39;" in undrawn(app_told.whole(), name="two words; rm x")
 
 
+@pytest.mark.usefixtures("no_charts")
 def test_writing_replaces_the_page_and_leaves_nothing_beside_it(tmp_path: Path) -> None:
     run = app_told.folder(tmp_path / "tale", app_told.planned())
     before = report_page.write(run).read_bytes()
@@ -353,6 +360,7 @@ def test_writing_replaces_the_page_and_leaves_nothing_beside_it(tmp_path: Path) 
     assert sorted(path.name for path in run.root.iterdir()) == ["events.jsonl", "report.html", "run.json"]
 
 
+@pytest.mark.usefixtures("no_charts")
 def test_a_page_that_cannot_be_written_is_an_error_with_a_next_step(tmp_path: Path) -> None:
     run = app_told.folder(tmp_path / "tale", app_told.begun())
     with pytest.raises(RunError, match="FF-APP-155") as raised:
@@ -360,6 +368,7 @@ def test_a_page_that_cannot_be_written_is_an_error_with_a_next_step(tmp_path: Pa
     assert raised.value.hint == "farflung report tale --out report.html"
 
 
+@pytest.mark.usefixtures("no_charts")
 def test_a_report_that_fails_is_a_warning_and_nothing_else(tmp_path: Path) -> None:
     run = app_told.folder(tmp_path / "tale", app_told.begun())
     (run.root / "report.html").mkdir()  # in the way
@@ -370,6 +379,7 @@ def test_a_report_that_fails_is_a_warning_and_nothing_else(tmp_path: Path) -> No
     assert (warned.code, warned.hint) == ("FF-APP-156", "farflung report tale")
 
 
+@pytest.mark.usefixtures("no_charts")
 def test_the_verb_writes_any_run_and_says_where(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = app_told.folder(tmp_path / "runs" / "tale", app_told.failed())
     monkeypatch.setenv("FARFLUNG_RUNS", str(tmp_path / "runs"))
@@ -383,6 +393,7 @@ def test_the_verb_writes_any_run_and_says_where(tmp_path: Path, monkeypatch: pyt
     assert elsewhere.read_bytes() == path.read_bytes()
 
 
+@pytest.mark.usefixtures("no_charts")
 def test_a_run_that_a_process_holds_still_goes_on(tmp_path: Path) -> None:
     run = app_told.folder(tmp_path / "tale", app_told.running())
     holder = RunFolder(run.root)
@@ -390,6 +401,7 @@ def test_a_run_that_a_process_holds_still_goes_on(tmp_path: Path) -> None:
     assert "still running" in report_page.write(run).read_text()
 
 
+@pytest.mark.usefixtures("no_charts")
 def test_a_run_without_any_event_has_a_page(tmp_path: Path) -> None:
     run = app_told.folder(tmp_path / "tale", [])
     (run.root / "events.jsonl").unlink()
@@ -410,5 +422,6 @@ def test_lines_differ_in_more_than_colour(pages: dict[str, str]) -> None:
 
 def test_long_runs_stay_within_a_few_megabytes() -> None:
     said = [*app_told.began(), *app_told.network(), *app_told.rounds(0, 200)]
-    assert len(page_of(said)) < 2_000_000
-    assert PEERS[0][:8] in page_of(said)
+    page = page_of(said)
+    assert len(page) < 2_000_000
+    assert PEERS[0][:8] in page

@@ -14,14 +14,14 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-from app_trees import UNAUDITED, Ended, Farflung, outcome
+from app_trees import UNAUDITED, Ended, Farflung, expect_gone
 
 from farflung.core.errors import VerificationError
 from farflung.core.events import WarningEvent
 from farflung.core.io.durable_files import AppendLog, read_records
+from farflung.core.money import MICRO
 from farflung.local.network import prepare
 from farflung.local.network.stage import LocalStage
 from farflung.peers.rundir import journal
@@ -198,7 +198,7 @@ def small_disk(tmp_path: Path) -> Iterator[Callable[[str], Path]]:
 
 @pytest.mark.slow
 def test_a_disk_that_is_too_small_or_fills_up_is_said_and_once_there_is_room_the_run_goes_on(
-    six: Any, farflung: Farflung, command: Callable[..., Ended], small_disk: Callable[[str], Path]
+    farflung: Farflung, command: Callable[..., Ended], small_disk: Callable[[str], Path]
 ) -> None:
     """Too small for the run, which then does not begin; then, on a larger disk, full in the middle of training."""
     place = small_disk("1400k")
@@ -214,7 +214,9 @@ def test_a_disk_that_is_too_small_or_fills_up_is_said_and_once_there_is_room_the
     assert code in ("FF-CORE-050", "FF-LEDG-082")
     ended.refusal(code, 1)
     filler.unlink()
-    assert outcome(farflung("resume", str(run), "--json").result) == six[1]
+    assert_all_is_done_and_paid(farflung("resume", str(run), "--json"))
+    checked = command("verify-run", str(run))
+    assert checked.code == 0, checked.errors
 
 
 def _fill(path: Path) -> None:
@@ -231,20 +233,25 @@ def _fill(path: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def six(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
-    """A run of six rounds that was killed in its fifth, and what it comes to when nothing is damaged."""
+def six(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of six rounds that was killed in its fifth."""
     command = Farflung(tmp_path_factory.mktemp("six") / "runs")
-    undisturbed = command(*SIX, "--out", str(command.runs / "whole"))
     killed = command(*SIX, "--out", str(command.runs / "killed"), FARFLUNG_FAILPOINT=MIDDLE)
     assert killed.was_killed, killed.errors
-    return command.runs / "killed", outcome(undisturbed.result)
+    return command.runs / "killed"
+
+
+def assert_all_is_done_and_paid(ended: Ended) -> None:
+    """As if nothing had been in the way."""
+    result, tokens = ended.result, 2 * 2 * 32 * 40  # of two peers in a round: sequences, context, steps
+    assert (result["rounds"], result["sum"], result["paid"]) == (6, 0, 6 * tokens * MICRO)
 
 
 @pytest.fixture
-def broken(six: Any, farflung: Farflung) -> Path:
+def broken(six: Path, farflung: Farflung) -> Path:
     """A copy of the interrupted run."""
     run = farflung.runs / "broken"
-    shutil.copytree(six[0], run)
+    shutil.copytree(six, run)
     return run
 
 
@@ -268,14 +275,18 @@ def warnings(ended: Ended) -> set[str]:
 
 @pytest.mark.slow
 def test_a_damaged_checkpoint_store_and_stale_snapshot_are_passed_over(
-    six: Any, broken: Path, farflung: Farflung
+    broken: Path, farflung: Farflung, command: Callable[..., Ended]
 ) -> None:
     flip(checkpoints(broken, 0)[-1])  # the round before is there: it is trained again
     for stored in (broken / "providers" / "1" / "store").glob("*.data"):
         flip(stored)  # what this peer fetched is fetched again, what it made is made again
     shutil.copy(broken / "snapshots" / "000000.bin", broken / "snapshots" / "000004.bin")
     ended = farflung("resume", "--json")
-    assert outcome(ended.result) == six[1]
+    assert_all_is_done_and_paid(ended)
+    checked = command("verify-run", "--audit", "1", "--seed", "3", "--json")  # who trains all again finds the same bits
+    assert checked.code == 0, checked.errors
+    again = checked.events[0]["again"]
+    assert (again["trained"], again["equal"], again["untold"]) == (6 * 2, again["drawn"], 0)
     assert ended.result["reexecuted"] == 2
     assert warnings(ended) == {"FF-APP-040"}
     assert {e["replayed"] for e in ended.events if e["event"] == "joined"} == {4}
@@ -354,6 +365,20 @@ def test_a_stop_while_processes_are_being_started_leaves_none(farflung: Farflung
     time.sleep(delay)  # spreads the stop over the start of the network; any moment is as good
     process.terminate()
     farflung.finish(process).refusal("FF-APP-130", 130)
+
+
+def test_a_run_stops_when_nobody_reads_its_lines_any_more(farflung: Farflung) -> None:
+    process = farflung.start("run", "--preset", "tiny", *UNAUDITED)
+    _read_until(process, "Network")
+    assert process.stdout is not None
+    assert process.stderr is not None
+    process.stdout.close()
+    assert process.wait(farflung.limit) == 130
+    with process.stderr as told:
+        errors = told.read()
+    expect_gone(process.pid)
+    assert "error[FF-APP-130]" in errors
+    assert "BrokenPipe" not in errors
 
 
 # A clock that jumps

@@ -1,7 +1,12 @@
-"""A provider that cheats in a whole network of real processes: it is drawn, caught, slashed, and shown to a reader."""
+"""A provider that cheats in a whole network of real processes: it is drawn and caught.
+
+`farflung run --dispute`: it denies that, and one element that the law computes decides; it is slashed, and shown to a
+reader.
+"""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +21,7 @@ from farflung.peers.rundir.genesis import cheater_of
 from farflung.verify.evidence import evidence_fault, evidence_hash
 from farflung.verify.evidence import read as read_evidence
 
-pytestmark = [pytest.mark.whole, pytest.mark.xdist_group("tree")]
+pytestmark = [pytest.mark.whole, pytest.mark.xdist_group("cheated"), pytest.mark.timeout(500)]
 
 SETTINGS = (
     "network.providers=3",
@@ -29,10 +34,10 @@ FIRST = 1  # the round in which a cheat begins
 
 @pytest.fixture(scope="module")
 def cheated(tmp_path_factory: pytest.TempPathFactory) -> tuple[Farflung, Any]:
-    """The command, and a finished run in which one of three providers makes every second step only."""
-    command = Farflung(tmp_path_factory.mktemp("cheated") / "runs")
+    """The command, and a finished run in which one of three providers makes every second step only, and denies it."""
+    command = Farflung(tmp_path_factory.mktemp("cheated") / "runs", limit=400)
     settings = [word for setting in SETTINGS for word in ("--set", setting)]
-    ended = command("run", "--preset", "tiny", "--json", "--cheat", "skip", *settings)
+    ended = command("run", "--preset", "tiny", "--json", "--dispute", *settings)
     assert ended.code == 0, ended.errors
     return command, ended
 
@@ -94,3 +99,51 @@ def test_a_second_reader_finds_the_same_draws_verdicts_and_payments(cheated: tup
     assert checked.events[0]["retried"] == [again]
     assert checked.events[0]["paid"] == ended.result["paid"]
     assert (checked.events[0]["slashed"], checked.events[0]["evidence"]) == (1, 1)
+
+
+def told(ended: Any, kind: str) -> list[dict[str, Any]]:
+    return [each for each in ended.events if each["event"] == kind]
+
+
+def test_the_cheater_denies_and_loses_by_one_element(cheated: tuple[Farflung, Any]) -> None:
+    _, ended = cheated
+    (caught,), (ruled,) = told(ended, "caught"), told(ended, "ruled")
+    assert caught["pending"] > 0
+    assert (ruled["peer"], ruled["round"], ruled["segment"]) == tuple(
+        caught[name] for name in ("peer", "round", "segment")
+    )
+    assert (ruled["ended"], ruled["by"], ruled["silent"]) == ("upheld", "element", [])
+    assert ruled["other"] == ruled["law"] != ruled["accused"]
+    assert ended.result["caught"] == [caught["peer"]]
+
+
+def test_every_place_of_the_game_is_told_once_and_hashes_differ(cheated: tuple[Farflung, Any]) -> None:
+    _, ended = cheated
+    played = told(ended, "played")
+    stages = [each["stage"] for each in played]
+    assert stages[:2] == ["offered", "first"]
+    assert stages[-2:] == ["show", "referee"]
+    assert set(stages[2:-2]) <= {"descend"}
+    assert len({(each["stage"], each["level"]) for each in played}) == len(played)
+    assert all(each["accused"] != each["other"] for each in played[2:])
+    heights = [each["height"] for each in played]
+    assert heights == sorted(heights)
+
+
+def test_money_adds_up_and_the_bond_is_lost_with_the_stake(cheated: tuple[Farflung, Any]) -> None:
+    _, ended = cheated
+    result, (ruled,) = ended.result, told(ended, "ruled")
+    assert result["sum"] == 0
+    assert result["slashed"] == ruled["slashed"] > told(ended, "caught")[0]["pending"]
+    assert (result["bounty"], result["burnt"]) == (ruled["bounty"], ruled["burnt"])
+
+
+def test_a_reader_shows_it_and_the_log_proves_it(cheated: tuple[Farflung, Any]) -> None:
+    command, ended = cheated
+    (ruled,) = told(ended, "ruled")
+    name = ended.result["run"]
+    shown = "\n".join(command("watch", name, "--dispute", "1").lines)
+    assert f"the law {ruled['law']}" in shown
+    facts = json.loads(command("watch", name, "--dispute", "1", "--json").lines[0])
+    assert facts["ruled"]["law"] == ruled["law"]
+    assert command("verify-run", name).code == 0

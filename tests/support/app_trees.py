@@ -19,6 +19,7 @@ from typing import Any
 
 LIMIT_SECONDS = 240  # of one command, on a machine that other tests keep busy
 GONE_SECONDS = 60  # until the kernel has cleared away what was killed
+UNDRAWN = Path(__file__).with_name("app_command.py")
 # A network is two processes smaller where nobody is audited.
 UNAUDITED = ("--set", "audit.rate=0", "--set", "audit.probation=0", "--set", "network.verifiers=0")
 # More than are over before somebody stops the run; of 180 its workers would compile the codec, for seconds.
@@ -71,8 +72,9 @@ class Farflung:
 
     def start(self, *words: str, **environment: str) -> subprocess.Popen[str]:
         clean = {k: v for k, v in os.environ.items() if not k.startswith("FARFLUNG_")}
+        program = (str(UNDRAWN),) if words[0] in ("run", "resume") else ("-m", "farflung.app.cli.main")
         process = subprocess.Popen(
-            [sys.executable, "-m", "farflung.app.cli.main", *words],
+            [sys.executable, *program, *words],
             env={**clean, "FARFLUNG_RUNS": str(self.runs), **environment},
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

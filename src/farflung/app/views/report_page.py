@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import datetime
 import errno
+import functools
 import os
 import secrets
 import shlex
@@ -336,6 +337,7 @@ def amount(row: PlannedVsMeasuredRow, value: float) -> str:
     return f"{value:.4g} {redact(row.unit, 20)}".rstrip()
 
 
+@functools.cache  # what is compiled of its templates is kept
 def environment() -> jinja2.Environment:
     """Everything that is shown is escaped; a name that is not there is an error, not an empty place."""
     import jinja2
