@@ -110,8 +110,12 @@ def names() -> set[str]:
     return {*tensor_kernels.KERNELS.names(), *tensor_kernels.PRODUCTS.names()}
 
 
-def compiled() -> None:
+def compiled(cpu: str = "", features: str = "") -> None:
+    """numba reads its processor from the environment."""
+    from farflung.verify.canon.product_kernel import Product
+
     tensor_kernels.KERNELS.settled = tensor_kernels.PRODUCTS.settled = "numba"
+    tensor_kernels.PRODUCTS.loops = {"matmul": Product(cpu, features)}
 
 
 def work() -> str:
@@ -127,7 +131,11 @@ def run(code: str, **environment: str) -> str:
     return said(__name__, code, **environment)
 
 
-COMPILED = "t.compiled(); print(t.work()); assert {*t.tensor_kernels.KERNELS.loops} == t.names()"
+COMPILED = """
+t.compiled(*{!r})
+print(t.work())
+assert {{*t.tensor_kernels.KERNELS.loops, *t.tensor_kernels.PRODUCTS.loops}} == t.names()
+"""
 
 
 @pytest.mark.extra(name="kernels")
@@ -141,7 +149,7 @@ def test_other_processors_give_the_same_bits(processor):
     features = ",".join(f"+{each}" for each in SETS.get(processor, "").split())
     target = {"NUMBA_CPU_NAME": processor, "NUMBA_CPU_FEATURES": features} if processor else {}
     with np.errstate(all="ignore"):
-        assert run(COMPILED, **target) == work()
+        assert run(COMPILED.format((processor, features) if processor else ()), **target) == work()
 
 
 @pytest.mark.extra(name="kernels")
@@ -165,6 +173,24 @@ def test_importing_the_kernels_does_not_import_numba():
     assert run("print('numba' in sys.modules)") == "False"
 
 
+SHAPES = ((1, 1, 1, 1), (2, 4, 3, 16), (1, 5, 7, 17), (3, 13, 1, 33), (1, 8, 0, 16))  # whole tiles, and others
+
+
+def test_the_loop_of_products_is_made_without_numba_and_fits_matrices_of_every_shape():
+    """In a process that cannot import numba: each node compiles this loop for one step."""
+    pytest.importorskip("llvmlite")
+    with np.errstate(all="ignore"):
+        twin = product(tensor_kernels.PRODUCTS.twin("matmul"))
+    code = "sys.modules['numba'] = None; t.compiled(); print(t.product(t.tensor_kernels.PRODUCTS.loop('matmul')))"
+    assert run(code) == twin
+
+
+def product(form) -> str:
+    """A hash of the products that one form gives: a loop that fails has none."""
+    made = [form(floats(1, (n, rows, inner)), floats(2, (n, inner, columns))) for n, rows, inner, columns in SHAPES]
+    return blake3(b"".join(map(bits, made))).hexdigest()
+
+
 @pytest.mark.parametrize(("products", "is_compiled"), [(1_000_000, False), (2_700_000_000, True)])
 def test_one_step_of_the_default_job_compiles_products_and_a_small_one_nothing(products, is_compiled, monkeypatch):
     """From the first product on, and nothing else: a node tries one step, and the other loops would cost it seconds."""
@@ -178,4 +204,4 @@ def test_one_step_of_the_default_job_compiles_products_and_a_small_one_nothing(p
     before = tensor_kernels.KERNELS.spent
     tensor_kernels.foresee(products)
     tensor_kernels.matmul(np.ones((1, 2, 2), np.float32), np.ones((1, 2, 2), np.float32))
-    assert (called, tensor_kernels.KERNELS.spent) == ([tensor_kernels.MODULE] * is_compiled, before)
+    assert (called, tensor_kernels.KERNELS.spent) == ([tensor_kernels.PRODUCTS.module] * is_compiled, before)

@@ -1,4 +1,4 @@
-"""Provides compiled twins of the kernels in verify.canon.tensor_kernels: importing this module imports numba.
+"""Provides compiled twins of what verify.canon.tensor_kernels computes, products aside: importing it imports numba.
 
 Every float operation is rounded by itself and in the twin's order, whatever the processor: LLVM may use its vectors
 only across columns, where no result depends on another.
@@ -14,35 +14,10 @@ import numpy as np
 from farflung.compress.loops.numba_compile import keep, loop, part
 from farflung.core.canon import math_functions
 
-_PANEL = 64  # rows of the right matrix that are gone through together, so that they stay in the processor's cache
 _ZERO = np.float32(0.0)
 _EXP, _LOG, _ERF_NEAR = (np.array(math_functions.EXP), np.array(math_functions.LOG), np.array(math_functions.ERF_NEAR))
 _ERF_FAR = math_functions.ERF_FAR
 _MANTISSA, _ONE = (1 << 52) - 1, 1023 << 52  # of a binary64; the bits of 1.0
-
-
-@loop
-def matmul(left, right):
-    """Twin of kernels.matmul. Four products are added in one pass over a row: the same sums, less to load and store."""
-    batches, rows, inner = left.shape
-    columns = right.shape[2]
-    out = np.zeros((batches, rows, columns), np.float32)
-    for batch in range(batches):
-        for first in range(0, inner, _PANEL):
-            stop = min(first + _PANEL, inner)
-            fours = first + (stop - first) // 4 * 4
-            for row in range(rows):
-                line, factors = out[batch, row], left[batch, row]
-                for k in range(first, fours, 4):
-                    a, b, c, d = factors[k], factors[k + 1], factors[k + 2], factors[k + 3]
-                    r, s, t, u = (right[batch, k], right[batch, k + 1], right[batch, k + 2], right[batch, k + 3])
-                    for j in range(columns):
-                        line[j] = (((line[j] + a * r[j]) + b * s[j]) + c * t[j]) + d * u[j]
-                for k in range(fours, stop):
-                    a, r = factors[k], right[batch, k]
-                    for j in range(columns):
-                        line[j] = line[j] + a * r[j]
-    return out
 
 
 @loop
@@ -172,14 +147,14 @@ def tanh(values):
 
 
 LOOPS: dict[str, Callable[..., Any]] = {
-    "matmul": matmul, "tree_sum": tree_sum, "put_add": put_add, "exp": exp, "log": log, "erf": erf, "tanh": tanh,
+    "tree_sum": tree_sum, "put_add": put_add, "exp": exp, "log": log, "erf": erf, "tanh": tanh,
 }  # fmt: skip
 
 
 def load(cache: str) -> dict[str, Any]:
-    """The loops, the one that is needed most compiled and run; raises what numba raises where it does not work."""
+    """The loops, one of them compiled and run; raises what numba raises where it does not work."""
     keep(LOOPS, cache)
-    one = np.ones((1, 1, 1), np.float32)
-    if LOOPS["matmul"](one, one)[0, 0, 0] != one[0, 0, 0]:
+    one = np.ones((1, 1), np.float32)
+    if LOOPS["tree_sum"](one)[0] != one[0, 0]:
         raise RuntimeError("the compiler is broken")
     return dict(LOOPS)
