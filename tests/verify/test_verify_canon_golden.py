@@ -107,11 +107,14 @@ def test_the_network_learns():
     assert losses[0] > losses[-1] + 0.1
 
 
-def in_a_process(form: str, **environment: str) -> str:
-    """The digests that a process computes by NumPy's forms or the compiled ones."""
+def in_a_process(form: str, cpu: str = "", features: str = "", **environment: str) -> str:
+    """The digests that a process computes by NumPy's forms or the compiled ones, for a processor if one is named."""
     code = "from farflung.verify.canon.tensor_kernels import KERNELS as K, PRODUCTS as P; "
     code += f"K.settled = P.settled = {form!r}; "
-    code += "print(*t.digests(), bool(P.loops) and {*K.twins, *P.twins} == {*K.loops})"
+    if cpu:
+        code += "from farflung.verify.canon.product_kernel import Product; "
+        code += f"P.loops = {{'matmul': Product({cpu!r}, {features!r})}}; "
+    code += "print(*t.digests(), bool(P.loops) and {*K.twins, *P.twins} == {*K.loops, *P.loops})"
     return said(__name__, code, **environment)
 
 
@@ -139,8 +142,8 @@ def test_compiled_loops_give_the_same_bits(processor):
     pytest.importorskip("numba", reason="the extra `fast` is not installed: no numba")
     if processor == "haswell" and "fma" not in Path("/proc/cpuinfo").read_text().split():
         pytest.skip("this processor cannot run code for haswell")
-    target = {"": {}, "generic": {"NUMBA_CPU_FEATURES": ""}, "haswell": {"NUMBA_CPU_FEATURES": "+avx2,+fma,+bmi2"}}
-    environment = {"NUMBA_NUM_THREADS": "1" if processor else "2", **target[processor]}
+    features = "+avx2,+fma,+bmi2" if processor == "haswell" else ""
+    environment = {"NUMBA_NUM_THREADS": "1" if processor else "2"}
     if processor:
-        environment["NUMBA_CPU_NAME"] = processor
-    assert in_a_process("numba", **environment) == f"{FIRST} {FIFTH} True"
+        environment |= {"NUMBA_CPU_NAME": processor, "NUMBA_CPU_FEATURES": features}
+    assert in_a_process("numba", processor, features, **environment) == f"{FIRST} {FIFTH} True"
