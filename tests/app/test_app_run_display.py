@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 from types import SimpleNamespace
 
@@ -73,3 +74,21 @@ def test_whatever_has_happened_a_silence_is_told_until_the_end() -> None:
         is_over = timeline.result is not None or timeline.failed is not None
         assert bool(said) != is_over
         assert is_over or any(":" in line for line in said)
+
+
+def test_what_draws_the_report_is_loaded_once_when_the_first_lease_is_paid(monkeypatch, tmp_path) -> None:
+    begun: list[str] = []
+
+    def thread(*, target, name: str, daemon: bool) -> SimpleNamespace:
+        return SimpleNamespace(start=lambda: begun.append(target.__name__))
+
+    out = io.StringIO()
+    monkeypatch.setattr(run_display, "_while_somebody_reads", lambda show: lambda event, _: out.write(event.peer))
+    monkeypatch.setattr(run_display, "surface", lambda *_: contextlib.nullcontext(SimpleNamespace(show=None)))
+    monkeypatch.setattr(run_display, "threading", SimpleNamespace(Thread=thread))
+    with run_display.watcher(False, tmp_path / "r1") as told:
+        told(events.ProcessExitEvent(peer="a", reason=""), RunTimeline())
+        assert begun == []
+        for peer in "bc":
+            told(events.LeasePaymentEvent(peer=peer, units=1, paid=1), RunTimeline())
+    assert (begun, out.getvalue()) == (["load"], "abc")

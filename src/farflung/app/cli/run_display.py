@@ -15,10 +15,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, TextIO
 
+from farflung.app.views import svg
 from farflung.app.views.live import LiveScreen
 from farflung.app.views.replay import EventDisplay
 from farflung.app.views.terminal import is_screen, sayable
-from farflung.core.events import AnyEvent, RunFailureEvent, to_json
+from farflung.core.events import AnyEvent, LeasePaymentEvent, RunFailureEvent, to_json
 from farflung.local.jobs import resolve
 from farflung.peers.rundir.folder import RunFolder
 from farflung.peers.rundir.journal import Watcher
@@ -111,7 +112,20 @@ def surface(
 def watcher(as_json: bool, root: Path) -> Iterator[Watcher]:
     """The watcher of the run in `root`, that this command works on."""
     with surface(as_json, resolve.must_be_named(RunFolder(root))) as on:
-        yield _while_somebody_reads(on.show)
+        yield _loading_ahead(_while_somebody_reads(on.show))
+
+
+def _loading_ahead(show: Watcher) -> Watcher:
+    """Loads what draws the report when work is paid, while the last loss is measured and the network ends."""
+    loading: list[threading.Thread] = []
+
+    def told(event: AnyEvent, timeline: RunTimeline) -> None:
+        if isinstance(event, LeasePaymentEvent) and not loading:
+            loading.append(threading.Thread(target=svg.load, name="charts", daemon=True))
+            loading[0].start()
+        show(event, timeline)
+
+    return told
 
 
 def _while_somebody_reads(show: Watcher) -> Watcher:
