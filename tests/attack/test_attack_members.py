@@ -121,7 +121,7 @@ def refused(code: str) -> FarflungError:
         ([refused("FF-APP-571")] * 50, True),  # its ledger is away
         ([AWAY, refused("FF-APP-575"), refused("FF-APP-049")] * 4, True),
         ([refused("FF-APP-049")] * 5, False),  # its worker dies again and again
-        ([OVER] * 5, False),
+        ([AWAY, OVER], False),  # at once
         ([refused("FF-APP-575"), refused("FF-APP-370"), AWAY] * 5, False),
     ],
 )

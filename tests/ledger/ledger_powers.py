@@ -24,7 +24,7 @@ POWERS: dict[str, set[str]] = {
     "JobSettle": PAYS,
     "JobCancel": PAYS,
     "JobCoordinate": {"keys"},
-    "JobLeave": PAYS,
+    "JobLeave": PAYS | {"keys"},
     "KeyCertify": {"keys"},
     "KeyRevoke": {"keys"},
     "ChannelOpen": {"accounts", "channels"},

@@ -31,7 +31,7 @@ from farflung.ledger.account_statement import StatementEntry, explained, opening
 from farflung.ledger.disputes import DisputeRow, DisputeState
 from farflung.ledger.exclusions import ExclusionRow
 from farflung.ledger.ledger_state import params_of
-from farflung.ledger.params import LedgerParams
+from farflung.ledger.params import HOUR_MS, LedgerParams
 from farflung.ledger.rules.disputes import is_locked
 from farflung.ledger.state_transition import LedgerState, apply_block, total_money
 from farflung.ledger.table_rows import AccountRow, ChannelRow, JobRow, KeyRow, LeaseRow, NodeRow
@@ -86,12 +86,14 @@ class Machine(RuleBasedStateMachine):
         if len(self.waiting) >= self.block_size:
             self.seal(1000)
 
-    @initialize(block_size=st.sampled_from((1, 1, 2, 4)), params=LAWS, jury=JURIES, out=OUT)
-    def choose(self, block_size: int, params: LedgerParams, jury: tuple[SigningKey, ...], out: int) -> None:
+    @initialize(block_size=st.sampled_from((1, 1, 2, 4)), params=LAWS, jury=JURIES, out=OUT, late=st.booleans())
+    def choose(self, block_size: int, params: LedgerParams, jury: tuple[SigningKey, ...], out: int, late: bool) -> None:
         params = replace(params, exclusion_ms=out)
         start = genesis(params, validators=jury)
         self.world, self.naive, self.block_size = World(params, validators=jury), Naive(start), block_size
         self.entries = list(opening(start))
+        if late:  # an hour of ledger time ends soon: nodes may leave jobs that go on
+            self.seal(HOUR_MS - 40_000 - self.world.state.time)
         self.before = self.world.state
 
     def at(self, span: int) -> int:

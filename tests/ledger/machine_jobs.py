@@ -195,6 +195,16 @@ class JobRules(Machine):
     def leave_job(self, key: SigningKey, job: Hash) -> None:
         self.ask(key, transactions.JobLeave(job))
 
+    @rule(job=JOBS, rounds=st.sampled_from((2, 2, 2, 1, 3)), wait=st.sampled_from((1000, 45_000, 45_000)))
+    def leave_going_job(self, job: Hash, rounds: int, wait: int) -> None:
+        """Work, notice, the rounds after it, and the second time: where an hour ends meanwhile, the node has left."""
+        self.start(job, 100, 9, 3)
+        self.ask(NODES[0], transactions.JobLeave(job))
+        for number in range(1, 1 + rounds):
+            self.ask(REQUESTER, self.world.progress(number, (NODES[1], 0), job=job))
+        self.seal(wait)
+        self.ask(NODES[0], transactions.JobLeave(job))
+
     @rule(key=OWNER, job=JOBS)
     def cancel(self, key: SigningKey, job: Hash) -> None:
         self.ask(key, transactions.JobCancel(job))

@@ -274,6 +274,8 @@ class Naive(NaiveSeats, NaiveExclusions, NaivePay, NaiveCanaries):
         need(len(dict(op.units)) == len(op.units))
         for name, units in op.units:
             need(name in job["leases"] and not job["leases"][name]["over"])
+            first = self.notice(op.job, name)
+            need(first is None or op.round < first)
             job["leases"][name]["units"] += units
             need(job["leases"][name]["units"] <= job["leases"][name]["max"])
         job["roots"].append((op.root, op.contributions, self.hour()))
@@ -297,6 +299,11 @@ class Naive(NaiveSeats, NaiveExclusions, NaivePay, NaiveCanaries):
         need(self.now >= self.mine(sender, op.job, "output")["until"])
         self.end(op.job, "settled")
 
+    def notice(self, job: bytes, node: bytes) -> int | None:
+        """The first round without a node that gave notice."""
+        said = self.keys.get(digest("farflung/leaving/1", job, node))
+        return None if said is None else said["now"][0]
+
     def hour(self) -> int:
         past = self.now % 3_600_000
         return self.now + (3_600_000 - past if past else 0)
@@ -307,12 +314,19 @@ class Naive(NaiveSeats, NaiveExclusions, NaivePay, NaiveCanaries):
         need(job["state"] in ("running", "output", "stopped"))
         lease = job["leases"].get(sender)
         need(lease is not None and not lease["over"])
+        first, window = self.notice(op.job, sender), job["law"].window_ms
         if job["state"] != "running":
             need(self.now >= job["until"])
-        elif job["roots"]:
-            need(self.now >= job["roots"][-1][2] + max(3_600_000, job["law"].window_ms))
-        elif job["draws"]:
-            need(self.now >= job["since"] + max(3_600_000, job["law"].window_ms))
+        elif first is not None and len(job["roots"]) >= first:
+            need(self.now >= job["roots"][first - 1][2] + window)
+        elif job["draws"] or job["roots"]:
+            last = job["roots"][-1][2] if job["roots"] else job["since"]
+            if self.now < last + max(3_600_000, window):
+                need(first is None)
+                name = digest("farflung/leaving/1", op.job, sender)
+                bound = min(max(len(job["draws"]), len(job["roots"])) + 2, job["rounds"])
+                self.keys[name] = {"now": (bound, sender), "before": (0, name), "times": (0, 0), "void": 0}
+                return
         due = max(lease["units"], lease["vouched"]) * lease["price"]
         self.pay(sender, due)
         job["escrow"] -= due

@@ -13,7 +13,7 @@ from farflung.ledger.ledger_state import R
 from farflung.ledger.params import LedgerParams
 from farflung.ledger.queries import HeadReply
 from farflung.ledger.state_transition import total_money
-from farflung.ledger.table_rows import AccountRow, JobRow, LeaseRow, NodeRow, lease_key
+from farflung.ledger.table_rows import AccountRow, JobRow, KeyRow, LeaseRow, NodeRow, lease_key
 from farflung.ledger.transactions import (
     JobCreate,
     LeaseOffer,
@@ -22,6 +22,7 @@ from farflung.ledger.transactions import (
     Op,
     SignedLeaseOffer,
     make_tx,
+    notice_of,
     sign_offer,
     sign_tx,
 )
@@ -100,6 +101,10 @@ class MemoryLedger:
 
     async def row(self, kind: type[R], key: bytes) -> R | None:
         return self._chain.state.find(kind, key)
+
+    async def notice(self, job: Hash, node: PeerId) -> int:
+        row = await self.row(KeyRow, notice_of(job, node))
+        return row.epoch if row is not None else 0
 
     async def job(self, job: Hash) -> JobRow | None:
         return await self.row(JobRow, job)

@@ -24,6 +24,7 @@ from farflung.ledger.params import HOUR_MS, LedgerParams
 from farflung.ledger.table_rows import JobRow, JobState
 from farflung.ledger.transactions import (
     JobCancel,
+    JobDraw,
     JobLeave,
     JobSlash,
     Progress,
@@ -383,3 +384,20 @@ def test_a_requester_that_comes_back_records_its_rounds_without_who_left_meanwhi
     rows = {node.public: story.ledger.lease(node.public) for node in NODES}
     assert rows[left.public].units == units == rows[left.public].paid // rows[left.public].unit_price
     assert rows[NODES[0].public].units > units
+
+
+def test_who_works_on_after_its_notice_is_neither_recorded_nor_vouched_for_and_others_are(tmp_path: Path) -> None:
+    story, handed = Story(tmp_path), list[dict[PeerId, int]]()
+    leaver = NODES[-1]
+    story.ledger.apply(REQUESTER, JobDraw(TERMS.id, 0, RESULT))
+    story.ledger.apply(leaver, JobLeave(TERMS.id))  # a notice: rounds 0 to 2 are its last
+    story.close(*range(ROUNDS))
+    story.judge(*range(ROUNDS))
+    recorder = story.recorder
+    recorder._hand = lambda chain, epoch, earned: handed.append(dict(earned))
+    asyncio.run(recorder.catch_up())
+    named = [dict(op.units) for op in story.progress]
+    assert [leaver.public in units for units in named] == [number < 3 for number in range(ROUNDS)]
+    assert all(NODES[0].public in units for units in named)
+    recorded = sum(units.get(leaver.public, 0) for units in named)
+    assert handed[-1][leaver.public] == recorded == story.ledger.lease(leaver.public).units

@@ -13,7 +13,17 @@ from typing import Final
 from farflung.core.canon.program import CanonicalProgram
 from farflung.core.codec import Wire, encode
 from farflung.core.commitments import BorderRoots
-from farflung.core.crypto import NS_COORDINATOR, NS_OFFER, NS_TX, NS_TX_ID, NS_VERDICT, SigningKey, digest, is_signed
+from farflung.core.crypto import (
+    NS_COORDINATOR,
+    NS_LEAVING,
+    NS_OFFER,
+    NS_TX,
+    NS_TX_ID,
+    NS_VERDICT,
+    SigningKey,
+    digest,
+    is_signed,
+)
 from farflung.core.ids import ZERO_HASH, Hash, PeerId, Signature
 from farflung.core.relay_passes import SignedRelayPass, SignedRelayReceipt
 from farflung.ledger.disputes import DisputeAnswer, JuryVote
@@ -261,9 +271,18 @@ def coordinator_of(job: Hash) -> PeerId:
 
 
 class JobLeave(Wire, frozen=True, tag="job_leave"):
-    """A node ends its own lease in a job that has been silent: it is paid for what is recorded, its stake is free."""
+    """A node ends its own lease: it is paid for what is recorded, its stake is free.
+
+    In a job that goes on it gives notice first, and says the same again when its last round is recorded and the window
+    after that is over.
+    """
 
     job: Hash
+
+
+def notice_of(job: Hash, node: PeerId) -> PeerId:
+    """The name under which the registry of keys has a node's notice: its epoch is the first round without the node."""
+    return PeerId(digest(NS_LEAVING, job, node))
 
 
 class KeyCertify(Wire, frozen=True, tag="key_certify"):

@@ -72,7 +72,7 @@ def told(op: ops.Op) -> str:
         case ops.JobCoordinate(job, term, _):
             return f"coordinate job {short(job)}, in term {term}"
         case ops.JobLeave(job):
-            return f"leave job {short(job)}, which is silent: be paid for what is recorded, take the stake back"
+            return f"leave job {short(job)}: a notice where it goes on, else the pay for what is recorded and the stake"
         case ops.KeyCertify(node, epoch, _, _):
             return f"let {short(node)} speak for the account, as its key of epoch {epoch}"
         case ops.KeyRevoke(epoch):

@@ -18,7 +18,7 @@ out of every state that holds money; so no state can hold money for ever.
 | JobSettle   | requester | Output           | Settled   |
 | JobCancel   | requester | Created, Stopped | Cancelled |
 | JobCancel   | requester | Running          | Stopped, or Cancelled where there is no window |
-| JobLeave    | a node of it | Running, Output, Stopped | the same; it ends the node's lease |
+| JobLeave    | a node of it | Running, Output, Stopped | the same; it ends the node's lease, or gives notice |
 | (deadline)  | the clock | all of the above but Settled and Cancelled | Expired |
 
 Two processes of one requester may both coordinate a job: a copied folder, an earlier computer that is
@@ -54,6 +54,7 @@ from farflung.ledger.transactions import (
     Progress,
     SignedLeaseOffer,
     coordinator_of,
+    notice_of,
 )
 
 ENDING = (JobState.OUTPUT, JobState.STOPPED)
@@ -188,7 +189,8 @@ def _lease(draft: StateDraft, job: JobRow, offer: LeaseOffer) -> JobRow:
 def progress(draft: StateDraft, sender: PeerId, op: Progress) -> None:
     """Records one round.
 
-    Codes: FF-LEDG-043 wrong round, -044 no such lease, -045 over its cap, -046 twice, -057 the lease has ended.
+    Codes: FF-LEDG-043 wrong round, -044 no such lease, -045 over its cap, -046 twice, -057 the lease has ended, or the
+    node gave notice for a round before.
     """
     row = step(draft, sender, op.job, JobState.RUNNING)
     if op.round != row.round or op.round >= row.rounds:
@@ -196,17 +198,26 @@ def progress(draft: StateDraft, sender: PeerId, op: Progress) -> None:
     if len({node for node, _ in op.units}) < len(op.units):
         raise PolicyError("FF-LEDG-046", "a node is named twice")
     for node, units in op.units:
-        _credit(draft, op.job, node, units)
+        _credit(draft, op.job, node, units, op.round)
     draft.put(EpochRow(op.job, op.round, op.root, op.contributions, hour_of(draft.now)))
     draft.put(replace(row, round=op.round + 1, root=op.root))
 
 
-def _credit(draft: StateDraft, job: Hash, node: PeerId, units: int) -> None:
+def first_round_without(draft: StateDraft, job: Hash, node: PeerId) -> int:
+    """From which round on a node that gave notice takes no part in a job; 0: it gave none."""
+    row = draft.find(KeyRow, notice_of(job, node))
+    return row.epoch if row is not None else 0
+
+
+def _credit(draft: StateDraft, job: Hash, node: PeerId, units: int, round: int) -> None:
     lease = draft.find(LeaseRow, lease_key(job, node))
     if lease is None:
         raise PolicyError("FF-LEDG-044", f"node {node[:4].hex()} has no lease in this job")
     if not lease.is_open:
         raise PolicyError("FF-LEDG-057", f"the lease of node {node[:4].hex()} has ended")
+    first = first_round_without(draft, job, node)
+    if first and round >= first:
+        raise PolicyError("FF-LEDG-057", f"node {node[:4].hex()} gave notice: it works on no round from {first} on")
     if lease.units + units > lease.units_max:
         raise PolicyError("FF-LEDG-045", f"{lease.units} + {units} units are above {lease.units_max}")
     draft.put(replace(lease, units=lease.units + units))

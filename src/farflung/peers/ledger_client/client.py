@@ -40,6 +40,7 @@ from farflung.ledger.transactions import (
     Transfer,
     coordinator_of,
     make_tx,
+    notice_of,
     sign_tx,
 )
 from farflung.ledger.votes import faults
@@ -277,6 +278,11 @@ class LedgerClient:
     async def open_leases(self) -> list[LeaseRow]:
         """This key's own that are open."""
         return [row for row in await self.node_leases(self._key.public) if row.is_open]
+
+    async def notice(self, job: Hash, node: PeerId) -> int:
+        """The first round of a job without a node that gave notice; 0 where a validator says that it gave none."""
+        row = await self.row(KeyRow, notice_of(job, node))
+        return row.epoch if row is not None else 0
 
     async def nodes(self) -> list[NodeRow]:
         """All nodes that may be hired: active, and not excluded."""

@@ -127,13 +127,20 @@ class LedgerRecorder:
             self._recorded = round
 
     async def _record(self, said: Progress) -> None:
-        """Records a round; without those who left meanwhile, as nodes may when nothing was recorded for long."""
+        """Records a round; without those who left meanwhile, and those who gave notice for a round before this one:
+        what they did all the same is neither paid nor vouched for.
+        """
         try:
             await self._ledger.submit(said)
         except RunError as error:
             if "FF-LEDG-057" not in error.cause:
                 raise
             there = {lease.node for lease in await self._ledger.leases(said.job) if lease.is_open}
+            for node, count in said.units:
+                first = await self._ledger.notice(said.job, node) if node in there else 0
+                if node not in there or 0 < first <= said.round:
+                    there.discard(node)
+                    self._earned[node] -= count
             units = tuple((node, count) for node, count in said.units if node in there)
             await self._ledger.submit(replace(said, units=units))
 

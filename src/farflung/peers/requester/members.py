@@ -33,6 +33,7 @@ RETURN_LATER: Final = Backoff(RETURN_SECONDS, 5.0)
 REFUSALS: Final = 5  # of a member that is there again: then it stays away
 # Refusals that pass by themselves: leased to another job, unable to read the ledger, paused by its owner, a full disk.
 NOT_NOW: Final = frozenset({"FF-APP-046", "FF-APP-571", "FF-APP-575", "FF-APP-576"})
+LEFT: Final = "FF-APP-091"  # its lease is over, or it gave notice: it never comes back
 NOT_NOW_PAUSE: Final = 5.0  # seconds before a member that is there, and said so, is asked again
 LOOK_TRIES: Final = 60  # tries without an answer, after which the directory is read: it may be elsewhere now
 RELAY_SECONDS: Final = 8.0  # a member behind a relay that died is waited for so long
@@ -179,7 +180,9 @@ class Membership:
                 return
             except FarflungError as error:
                 not_now = error.code in NOT_NOW
-                if is_lost_line(error):
+                if error.code == LEFT:
+                    refusals = REFUSALS
+                elif is_lost_line(error):
                     await self._look_up(peer, tries)
                 elif not not_now:
                     refusals += 1
@@ -215,12 +218,14 @@ class Membership:
     async def _again(self, peer: PeerId) -> messages.LeaseOfferReply:
         """Proposes an open lease of the job to its node once more, after it died.
 
-        Raises NetworkError when it is not back yet, PolicyError FF-APP-091 when its lease is closed.
+        Raises NetworkError when it is not back yet, PolicyError FF-APP-091 when its lease is closed, or it leaves.
         """
         leases = await self._ledger.leases(self._terms.id)
         lease = next((x for x in leases if x.node == peer and x.is_open), None)
         if lease is None:
             raise PolicyError("FF-APP-091", "the peer holds no open lease in this job")
+        if first := await self._ledger.notice(self._terms.id, peer):
+            raise PolicyError("FF-APP-091", f"the peer gave notice: it takes no part in round {first} and later ones")
         negotiation = LeaseNegotiation(self._ledger.chain, self._terms, self._budget, self.dial, self._job.journal)
         return await negotiation.again(lease)
 
