@@ -216,6 +216,23 @@ def test_jobs_rounds_and_pay_are_lines_of_a_screen_and_of_the_journal(
     assert kept == ["lease", "pay", "lease_end", "pay"]
 
 
+def test_a_job_that_is_left_is_a_line_whenever_what_is_waited_for_has_changed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    channel, job = LendChannel(tmp_path, StepLines(as_json=False)), "ab" * 32
+    for recorded, seconds in [(4, -1), (4, -1), (5, -1), (6, 1500), (6, 1470)]:
+        channel.report("leaving", job=job, last=5, recorded=recorded, seconds=seconds, is_recorded=recorded > 5)
+    said = capsys.readouterr().out.splitlines()
+    assert said[:2] == [
+        f"leaving   job abababab: waits until its round 5 is recorded, {n} are; Ctrl-C: ends now" for n in (4, 5)
+    ]
+    assert re.fullmatch(
+        r"leaving   job abababab: its stake is free at \d\d:\d\d, in 25\.0 min; Ctrl-C: ends now", said[2]
+    )
+    assert len(said) == 3
+    assert channel.state == "leaving"
+
+
 def test_a_ledger_that_is_away_is_told_and_a_terminal_that_is_gone_ends_nothing(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

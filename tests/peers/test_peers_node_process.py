@@ -170,12 +170,17 @@ def test_a_sweep_goes_on_where_one_part_of_it_fails() -> None:
         done.append("swept")
 
     node: Any = agent.NodeAgent.__new__(agent.NodeAgent)
-    node.vouchers, node._slot = SimpleNamespace(claim_all=fails, leave_silent=works), None
+    node.vouchers, node._slot, node._closed = SimpleNamespace(claim_all=fails), None, ""
+
+    async def sweeps(busy: None, *, is_closed: bool) -> None:
+        done.append(f"left {is_closed}")
+
+    node.departure, node._disk_floor = SimpleNamespace(sweep=sweeps), SimpleNamespace(fault=str)
     node.disputes = node.admission = SimpleNamespace(clear=works)
     node.tamper_watch = SimpleNamespace(sweep=works)
     warned: list[Any] = []
     asyncio.run(node.sweep(warned.append))
-    assert (done, [error.code for error in warned]) == (["swept"] * 4, ["FF-NET-043"])
+    assert (done, [error.code for error in warned]) == (["left False", *["swept"] * 3], ["FF-NET-043"])
 
 
 @pytest.mark.parametrize(("cores", "threads"), [(1, 1), (3, 3), (0, 8)])
@@ -190,7 +195,7 @@ def test_a_registration_looks_while_it_lasts() -> None:
     assert registration.LOOK_SECONDS * 1000 < RENEW_MS
 
 
-def test_who_takes_the_stake_back_leaves_silent_jobs_first_and_is_told_what_keeps_it(tmp_path: Path) -> None:
+def test_who_takes_the_stake_back_leaves_its_jobs_first_and_is_told_what_keeps_it(tmp_path: Path) -> None:
     done: list[str] = []
     told: list[str] = []
 
@@ -206,13 +211,13 @@ def test_who_takes_the_stake_back_leaves_silent_jobs_first_and_is_told_what_keep
         def report(self, kind: str, **facts: Any) -> None:
             told.append(kind)
 
-    vouchers = SimpleNamespace(claim_all=step("claim"), leave_silent=step("silent"))
-    node: Any = SimpleNamespace(vouchers=vouchers, disputes=SimpleNamespace(clear=step("clear")))
+    vouchers, departure = SimpleNamespace(claim_all=step("claim")), SimpleNamespace(finish=step("jobs"))
+    node: Any = SimpleNamespace(vouchers=vouchers, departure=departure, disputes=SimpleNamespace(clear=step("clear")))
     client: Any = SimpleNamespace(leave=step("leave"))
     agent_process = _NodeProcess(node, node_config(NODE, tmp_path), Heard())
     for _ in range(2):
         asyncio.run(agent_process.leave(client))
-    assert done == ["claim", "silent", "clear", "leave"] * 2
+    assert done == ["claim", "jobs", "clear", "leave"] * 2
     assert told == ["warning", "stayed", "left"]
 
 

@@ -8,7 +8,6 @@ from typing import Any
 
 import msgspec
 import pytest
-import sim_ledger
 from sim_ledger import PRICE, MemoryLedger
 
 from farflung.core import limits
@@ -18,8 +17,7 @@ from farflung.core.errors import NetworkError, VerificationError
 from farflung.core.ids import Hash, PeerId
 from farflung.ledger import queries
 from farflung.ledger.earnings_tally import SettleMany, SignedEarningsTally, make_tally, sign_tally
-from farflung.ledger.params import DAY_MS, HOUR_MS
-from farflung.ledger.transactions import JobDraw, JobFinish, JobLeave, JobSettle, Progress
+from farflung.ledger.transactions import JobFinish, JobSettle, Progress
 from farflung.peers.ledger_client.client import LedgerClient
 from farflung.peers.node import vouchers as node_vouchers
 from farflung.peers.node.vouchers import VoucherStore
@@ -259,51 +257,3 @@ def test_a_claim_that_the_ledger_refuses_is_told_and_ends_nothing(
         assert story.ledger.lease(B.public).earned == 5
 
     asyncio.run(test())
-
-
-def passes(story: Story, time: int) -> None:
-    """Blocks in which nothing happens."""
-    chain = story.ledger._chain
-    end = chain.head.time + time
-    while chain.head.time < end:
-        block, _ = chain.propose([], min(end, chain.head.time + HOUR_MS))
-        chain.adopt(block)
-
-
-def left(story: Story) -> list[PeerId]:
-    signed = [signed.tx for block in story.ledger._chain.blocks for signed in block.txs]
-    return [tx.sender for tx in signed if isinstance(tx.ops[0], JobLeave)]
-
-
-@pytest.mark.parametrize(("away", "is_left"), [(DAY_MS - 2000, False), (DAY_MS + HOUR_MS, True)])
-def test_a_node_leaves_a_job_that_is_silent_for_a_day_and_is_paid_by_its_voucher(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, away: int, is_left: bool
-) -> None:
-    monkeypatch.setattr(sim_ledger, "LATER", 10 * DAY_MS)
-    story = Story(tmp_path)
-    story.record(0, a=5, b=7)
-    node = story.nodes[A.public]
-    node.follow(None)  # type: ignore[arg-type]
-    node.take(REQUESTER.public, story.voucher(9))
-    node.follow(story.client(A))
-    passes(story, away)
-    asyncio.run(node.claim_all())
-    asyncio.run(node.leave_silent(None))
-    lease = story.ledger.lease(A.public)
-    assert (left(story), lease.is_open) == ([A.public] if is_left else [], not is_left)
-    assert story.claims == [A.public]
-    if is_left:
-        assert lease.paid == 9 * lease.unit_price
-        assert story.ledger.node(A.public).locked == 0
-        assert story.ledger.lease(B.public).is_open
-
-
-@pytest.mark.parametrize(("begun", "busy", "is_left"), [(False, None, True), (False, JOB, False), (True, None, False)])
-def test_a_node_leaves_a_job_that_never_began_unless_it_works_on_it(
-    tmp_path: Path, begun: bool, busy: Hash | None, is_left: bool
-) -> None:
-    story = Story(tmp_path)
-    if begun:
-        story.ledger.apply(REQUESTER, JobDraw(JOB, 0, ROOT))
-    asyncio.run(story.nodes[A.public].leave_silent(busy))
-    assert left(story) == ([A.public] if is_left else [])

@@ -90,6 +90,7 @@ class LendChannel:
         self._began = time.monotonic()
         self._round_at = self._began
         self._paid: dict[str, int] = {}
+        self._waits: dict[str, tuple[bool, int]] = {}  # of each job that is left
         self._is_ending = self._leaves = False
         self.state, self.job, self.round = "starting", "", -1
         self.warning = ""
@@ -139,6 +140,8 @@ class LendChannel:
             case "owed":
                 text = f"of round {facts['round']} are not over: stays for them, an hour at most; again: now"
                 self._say("audits", text, **facts)
+            case "leaving":
+                self._leaving(facts)
             case "finished":
                 self._orders.put_nowait({"do": "leave"} if self._leaves else None)
             case "left" | "stayed":
@@ -164,6 +167,20 @@ class LendChannel:
             self._say("paid", f"{format_credits(facts['paid'] - before)} credits for job {job[:8]}", **facts)
         else:
             self._say("earned", f"{format_credits(facts['owed'])} credits so far in job {job[:8]}", **facts)
+
+    def _leaving(self, facts: Report) -> None:
+        """A line whenever what is waited for has changed, with a clock."""
+        job, self.state = facts["job"][:8], "leaving"
+        waits = (facts["is_recorded"], facts["recorded"])
+        if self._waits.get(job) == waits:
+            return
+        self._waits[job] = waits
+        if facts["is_recorded"]:
+            at = time.strftime("%H:%M", time.localtime(time.time() + facts["seconds"]))
+            text = f"job {job}: its stake is free at {at}, in {format_seconds(Seconds(facts['seconds']))}"
+        else:
+            text = f"job {job}: waits until its round {facts['last']} is recorded, {facts['recorded']} are"
+        self._say("leaving", f"{text}; Ctrl-C: ends now", **facts)
 
     def _say(self, name: str, text: str, /, **facts: Any) -> None:
         self.lines.say(name, text, **facts)
@@ -203,7 +220,7 @@ class LendChannel:
         if not self._is_ending:
             self._is_ending, self.state = True, "ending"
             self._say("ending", "after the open round; again: now")
-            self._orders.put_nowait({"do": "finish", "why": "its owner ends it"})
+            self._orders.put_nowait({"do": "finish", "why": "its owner ends it", "leaves": self._leaves})
 
     def interrupt(self, task: asyncio.Future[None]) -> None:
         """A first signal lets the round finish, a second one, or one before the start is over, ends the work now."""

@@ -21,7 +21,7 @@ from farflung.core.errors import NetworkError, PolicyError, RunError
 from farflung.core.ids import Hash, PeerId
 from farflung.core.money import format_credits
 from farflung.ledger.table_rows import HOLDS_MONEY, JobRow, JobState, KeyRow, LeaseRow, lease_key
-from farflung.ledger.transactions import JobCoordinate, coordinator_of
+from farflung.ledger.transactions import JobCoordinate, coordinator_of, notice_of
 from farflung.net.io.connection import Connection
 from farflung.peers.node.job_claims import JobClaims
 from farflung.peers.protocol import messages
@@ -149,8 +149,11 @@ class LeaseAdmission:
         if row.requester != requester:
             return "the job belongs to another key"
         lease = await self._rows.row(LeaseRow, lease_key(job, self._own))
+        if lease is not None and lease.is_open and row.state in HOLDS_MONEY:
+            is_noticed = await self._rows.row(KeyRow, notice_of(job, self._own)) is not None
+            return "this node gave notice that it leaves the job" if is_noticed else ""
         if lease is not None:
-            return "" if lease.is_open and row.state in HOLDS_MONEY else "the lease of this node in the job is over"
+            return "the lease of this node in the job is over"
         if row.state not in (JobState.CREATED, JobState.RUNNING):
             return f"the job is {row.state.name.lower()}"
         needed, left = proposal.units_max * proposal.unit_price, row.escrow - row.reserved

@@ -39,6 +39,7 @@ from farflung.peers.node.config import NodeConfig
 from farflung.peers.node.disk_floor import DiskFloor
 from farflung.peers.node.dispute_files import DisputeJob
 from farflung.peers.node.disputes import DisputeAgent, parts_of
+from farflung.peers.node.job_departure import JobDeparture
 from farflung.peers.node.lan_discovery import open_endpoint
 from farflung.peers.node.policy import LeasePolicy
 from farflung.peers.node.reachability import Reachability
@@ -103,13 +104,12 @@ class NodeAgent:
         follow = FOLLOW_SECONDS if config.registers else 10 * FOLLOW_SECONDS
         self.admission, self._hold = LeaseAdmission(key.public, claims=config.claims), SlotClock(follow)
         self._looks = OwnedTasks()  # whether an offer became a lease
-        self._closed = ""  # by the owner
-        self._asked = 0.0  # when the last lease ended, or an audit asked for something since
+        self._closed, self._asked = "", 0.0  # by the owner; when the last lease ended, or an audit asked since
         self.worked: set[Hash] = set()  # jobs whose pay is not final
         self.tamper_watch = TamperWatch(self._folder, chain, key.public, channel)
         self.vouchers = VoucherStore(self._folder / "vouchers", key.public, chain, channel)
-        folder = self._folder / "briefs"
-        self.disputes = DisputeAgent(folder, key, parts_of, channel, contests=config.contests)
+        self.departure = JobDeparture(key.public)
+        self.disputes = DisputeAgent(self._folder / "briefs", key, parts_of, channel, contests=config.contests)
 
     async def handle(self, connection: Connection, method: str, body: bytes) -> bytes:
         """One request of one peer, by the role's table; objects are served to the members of a lease."""
@@ -476,8 +476,8 @@ class NodeAgent:
             await asyncio.sleep(WATCH_SECONDS)
 
     async def sweep(self, warn: Callable[[FarflungError], None]) -> None:
-        """Claims what the ledger does not say, leaves jobs of vanished requesters, removes what ended jobs left."""
-        leave = partial(self.vouchers.leave_silent, self._slot.job if self._slot is not None else None)
+        """Claims what the ledger does not say, leaves jobs that are silent or due, removes what ended jobs left."""
+        leave = partial(self.departure.sweep, self._slot.job if self._slot else None, is_closed=bool(self.closed))
         rest = self.disputes.clear, self.tamper_watch.sweep, self.admission.clear
         for work in (self.vouchers.claim_all, leave, *rest):
             try:

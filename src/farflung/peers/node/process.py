@@ -23,6 +23,7 @@ from farflung.peers.ledger_client.key_registry import IDLE_SECONDS, LOOK_SECONDS
 from farflung.peers.node import earnings, registration
 from farflung.peers.node.agent import NodeAgent
 from farflung.peers.node.config import NodeConfig
+from farflung.peers.node.job_departure import PendingLeave
 from farflung.peers.node.routes import NodeRole
 from farflung.peers.process.channel import Channel, ChannelEmitter, by_name, report_end
 from farflung.peers.protocol.directory import DirectoryPublisher
@@ -53,7 +54,7 @@ async def lend(role: NodeRole, config: NodeConfig, channel: Channel) -> None:
         reaches = reaches_of(validators_in(config.ledger), node.endpoint)
         reach_ledger = any_of(reaches)
         client = client_in_run(reaches, config.key, config.genesis.genesis, ChannelEmitter(channel).emit)
-        for each in (node.vouchers, node.tamper_watch, node.disputes, node.admission):
+        for each in (node.vouchers, node.tamper_watch, node.disputes, node.admission, node.departure):
             each.follow(client)
         presence = node.presence(places, reach_ledger)
         node.reachability.follow(presence)
@@ -78,6 +79,8 @@ async def lend(role: NodeRole, config: NodeConfig, channel: Channel) -> None:
                 case "finish":
                     node.close_slot(str(said.get("why")))
                     await node.idle()
+                    if said.get("leaves"):
+                        await process.give_notice()
                     await process.see_audits(client)
                     channel.report("finished")
     finally:
@@ -135,12 +138,25 @@ class _NodeProcess:
                 self._warn(NetworkError("FF-APP-580", text, cause="this node tries again by itself"))
             await asyncio.sleep(AGAIN_SECONDS)
 
+    async def give_notice(self) -> None:
+        """Says on the ledger that this node leaves its jobs; `leave` does so again where it cannot be said now."""
+        try:
+            await self._node.departure.give_notice()
+        except FarflungError as error:
+            self._warn(error)
+
+    def _waits(self, pending: PendingLeave) -> None:
+        facts = {"last": pending.last, "recorded": pending.recorded, "seconds": (pending.begins - pending.now) // 1000}
+        self._channel.report("leaving", job=pending.job.hex(), is_recorded=pending.is_recorded, **facts)
+
     async def leave(self, client: LedgerClient) -> None:
-        """Takes the stake back. Where no supervisor hears of it, a refusal is told and the node stays."""
+        """Takes the stake back, when all jobs are left. Where no supervisor hears of it, a refusal is told and the node
+        stays.
+        """
         try:
             await self._node.vouchers.claim_all()
             if self._config.registers:
-                await self._node.vouchers.leave_silent(None)
+                await self._node.departure.finish(self._waits, self._warn)
             await self._node.disputes.clear()
             await client.leave()
             await self.send_on(client, 0)

@@ -17,16 +17,12 @@ from farflung.core.ids import Hash, PeerId
 from farflung.core.io.durable_files import write_atomic
 from farflung.core.io.owned_tasks import OwnedTasks
 from farflung.ledger.earnings_tally import SettleMany, check_voucher
-from farflung.ledger.params import DAY_MS
-from farflung.ledger.rules.jobs import ENDING
-from farflung.ledger.table_rows import HOLDS_MONEY, EpochRow, LeaseRow, epoch_key, lease_key
-from farflung.ledger.transactions import JobLeave
+from farflung.ledger.table_rows import HOLDS_MONEY, LeaseRow, lease_key
 from farflung.peers.ledger_client.client import LedgerClient
 from farflung.peers.process.channel import Channel
 from farflung.peers.protocol import messages
 
 _FORM: Final = FileFormat("voucher", remedy="delete the file: what it would claim is lost")
-SILENT_MS: Final = DAY_MS  # so long a requester may be away before this node leaves its job
 RECORD_SECONDS: Final = 2.0  # between two looks at the ledger, before a node claims: validators may lag
 
 
@@ -64,34 +60,10 @@ class VoucherStore:
         except FarflungError as error:
             self._channel.report("warning", code=error.code, message=f"a voucher is not claimed: {error.message}"[:300])
 
-    async def leave_silent(self, busy: Hash | None) -> None:
-        """Ends this node's leases in jobs whose requesters have vanished: what is claimed by then is paid, its stake is
-        free. `busy`: the job that it works on now. Raises what the ledger's client raises.
-        """
-        ledger = self._ledger
-        if ledger is None:
-            return
-        for lease in await ledger.open_leases():
-            if lease.job != busy and await self._is_silent(ledger, lease.job):
-                await ledger.submit(JobLeave(lease.job))
-
     def _held_jobs(self) -> list[tuple[Hash, LedgerClient]]:
         """Of which a voucher is held, and where it is claimed; names with a suffix are of writes that were cut off."""
         held = (path for path in sorted(self._folder.glob("*")) if not path.suffix)
         return [(Hash(bytes.fromhex(path.name)), self._ledger) for path in held if self._ledger is not None]
-
-    async def _is_silent(self, ledger: LedgerClient, job: Hash) -> bool:
-        """Whether its requester did nothing for SILENT_MS, or never drew or recorded anything: the law
-        (ledger.rules.settlement) asks for less.
-        """
-        row = await ledger.job(job)
-        if row is None:
-            return False
-        epoch = await ledger.row(EpochRow, epoch_key(job, max(0, row.round - 1)))
-        if row.state not in ENDING and epoch is None:
-            return True
-        last = row.until if row.state in ENDING or epoch is None else epoch.time
-        return (await ledger.head()).header.time >= last + SILENT_MS
 
     async def claim_all(self) -> None:
         """Before this node leaves: claims by every voucher that it holds. Raises what the ledger's client raises."""
