@@ -177,9 +177,9 @@ class LendChannel:
         self._waits[job] = waits
         if facts["is_recorded"]:
             at = time.strftime("%H:%M", time.localtime(time.time() + facts["seconds"]))
-            text = f"job {job}: its stake is free at {at}, in {format_seconds(Seconds(facts['seconds']))}"
+            text = f"job {job}: stake free at {at}, in {format_seconds(Seconds(facts['seconds']))}"
         else:
-            text = f"job {job}: waits until its round {facts['last']} is recorded, {facts['recorded']} are"
+            text = f"job {job}: waits for round {facts['last']}, {facts['recorded']} are recorded"
         self._say("leaving", f"{text}; Ctrl-C: ends now", **facts)
 
     def _say(self, name: str, text: str, /, **facts: Any) -> None:

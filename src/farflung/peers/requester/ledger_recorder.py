@@ -128,7 +128,7 @@ class LedgerRecorder:
 
     async def _record(self, said: Progress) -> None:
         """Records a round; without those who left meanwhile, and those who gave notice for a round before this one:
-        what they did all the same is neither paid nor vouched for.
+        what these do anyway is neither paid nor vouched for.
         """
         try:
             await self._ledger.submit(said)
