@@ -21,6 +21,7 @@ from farflung.app.cli.main import cli
 from farflung.app.cli.systemd_unit import write_unit
 from farflung.core.errors import FarflungError
 from farflung.core.money import CREDIT
+from farflung.core.release import VERSION
 from farflung.ledger.io.ledger_store import LedgerStore
 from farflung.peers.keys.files import new_account
 from farflung.peers.network import operator_backup, operator_folder
@@ -95,6 +96,12 @@ def test_an_opened_network_is_joined_by_its_invitation_and_shows_how_it_is(home:
     shown = CliRunner().invoke(cli, ["network", "status", "--on", "town"], catch_exceptions=False).output
     assert "worth nothing" in shown
     assert max(map(len, shown.splitlines())) <= 80
+
+
+def test_an_upgrade_executes_the_running_chain_first(network: Opened) -> None:
+    said = ask("network", "upgrade", str(network.folder))
+    assert [(seat["version"], seat["why"]) for seat in said["seats"]] == [(VERSION, "")]
+    assert (said["nodes"], said["restarted"]) == ({}, False)
 
 
 def test_an_account_is_made_and_the_treasury_pays_it(home: Path, network: Opened) -> None:

@@ -16,6 +16,7 @@ PLACES: Final[Mapping[str, str]] = {
     "status": "network_status:status",
     "nodes": "network_status:nodes",
     "seat": "network_seat:seat",
+    "upgrade": "network_upgrade:upgrade",
     "backup": "network_backup:backup",
     "restore": "network_backup:restore",
 }

@@ -20,6 +20,14 @@ def user_units() -> Path:
     return config_folder().parent / "systemd" / "user"
 
 
+def installed_unit(name: str) -> tuple[str, bool] | None:
+    """A unit that `write_unit` wrote before, and whether it is the user's; None: there is none."""
+    for folder, is_users in ((user_units(), True), (_SYSTEM, False)):
+        if (folder / f"{name}.service").is_file():
+            return name, is_users
+    return None
+
+
 def write_unit(name: str, description: str, words: Sequence[str], folder: Path | None = None) -> list[str]:
     """Writes `name.service`, which runs `farflung` with these words; the lines that say what to type next.
 

@@ -91,7 +91,7 @@ async def join(text: str) -> KnownNetwork:
     file = NetworkFile(known.name, known.chain, seats, relays, max(best.head.height, known.seen))
     save(file, best.genesis)
     notes += [f"{_named(seat)} does not answer: {error.message}" for seat, error in faults]
-    notes += _clock_notes(best.card)
+    notes += [*_clock_notes(best.card), *version_notes(best.card)]
     return KnownNetwork(file.name, best.genesis, seats, relays, best.card, tuple(notes))
 
 
@@ -216,6 +216,13 @@ def _nobody(file: NetworkFile, faults: list[tuple[ListenerConfig, FarflungError]
         cause=f"tried {tried}",
         hint="look whether this computer is online; if it is, ask the operator, or for a newer invitation",
     )
+
+
+def version_notes(card: NetworkCard) -> list[str]:
+    """What is said where the network runs a newer farflung than this computer."""
+    if version_order(VERSION) >= version_order(card.newest):
+        return []
+    return [f"the network {card.name} runs farflung {card.newest}, this computer {VERSION}: {UPGRADE}"]
 
 
 def _check_version(card: NetworkCard) -> None:

@@ -10,6 +10,7 @@ The two TOML files are the operator's to edit (peers.validator.config, peers.rel
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -37,6 +38,7 @@ from farflung.peers.process.user_dirs import state_folder
 CREDITS: Final = 1_000_000  # of a new network, in all
 FAUCET_DAYS: Final = 30  # whose allowance the faucet's account holds at first: the treasury fills it up
 MINUTE_MS: Final = 60_000
+_LEAST: Final = re.compile(r'^least = "[^"\n]*"', re.MULTILINE)
 SEAT, RELAY, TREASURY, FAUCET = "seat/validator.toml", "relay/relay.toml", "treasury.key", "faucet.key"
 
 
@@ -215,6 +217,18 @@ def read(root: Path) -> OperatorFolder:
         raise _unusable(root, str(error)[:200]) from error
     name = str(said.get("name", genesis.name))
     return OperatorFolder(root, genesis, name, seat, LedgerConfig(HexId(key), _dialled(host), port), relays)
+
+
+def require_version(root: Path, version: str) -> None:
+    """Writes into the seat's file that no older farflung joins; the rest of the file stays as its operator wrote it.
+
+    Raises UsageError FF-APP-545 where the file has no such line.
+    """
+    path = root / SEAT
+    text, count = _LEAST.subn(f'least = "{version}"', _bytes(path).decode(), count=1)
+    if not count:
+        raise _unusable(path, "it has no line `least` under [network]")
+    write_atomic(path, text.encode(), "network.open")
 
 
 def configs(root: Path) -> dict[str, Path]:
