@@ -147,7 +147,7 @@ def _executed(found: OperatorFolder, execute: Callable[[], int]) -> int:
         raise RunError(
             "FF-APP-690",
             f"farflung {VERSION} cannot continue the chain of {found.name}",
-            cause=f"{error.code} {error.message}"[:300],
+            cause=str(error)[:300],
             hint="nothing was restarted: install the version that the seat ran before, and report this",
         ) from error
 
