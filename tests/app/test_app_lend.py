@@ -14,6 +14,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import click
 import pytest
 
 from farflung.app.cli import lend as lending
@@ -23,6 +24,7 @@ from farflung.app.cli.lend import LendOptions, _lend
 from farflung.app.cli.lend_account import Holdings, NodeMoney, money_for
 from farflung.app.cli.lend_jobs import show_jobs
 from farflung.app.cli.lend_screen import WIDTH, LendChannel, StepLines
+from farflung.app.cli.money_options import LeastPrice, LeastPriceParam
 from farflung.app.cli.network_client import NamedNetwork
 from farflung.core.crypto import local_key
 from farflung.core.errors import FarflungError, RunError
@@ -42,6 +44,7 @@ from farflung.peers.network.join import join
 from farflung.peers.node import home as homes
 from farflung.peers.node.control import ControlSocket, ask
 from farflung.peers.node.earnings import surplus
+from farflung.peers.node.job_fit import ClassPrices
 from farflung.peers.process.channel import ChannelEmitter
 from farflung.peers.protocol.job_notices import JobNotice, announce
 from farflung.peers.validator.service import ValidatorConfig, ValidatorService
@@ -167,9 +170,10 @@ def test_a_unit_names_the_network_and_the_owners_limits_and_no_token(
         return type("Known", (), {"name": "commons"})
 
     monkeypatch.setattr(lending, "join", joined)
-    lending._write_service("farflung1SECRET", LendOptions(cores=3, memory_gb=4.0, allow_modules=True))
+    asks = LeastPrice(MICRO, ClassPrices(module=3 * MICRO))
+    lending._write_service("farflung1SECRET", LendOptions(cores=3, memory_gb=4.0, least_price=asks, allow_modules=True))
     unit = (tmp_path / "config" / "systemd" / "user" / "farflung-lend-commons.service").read_text()
-    assert "lend commons --cores 3 --memory 4.0 --allow-modules\n" in unit
+    assert "lend commons --cores 3 --memory 4.0 --least-price 0.000001,module=0.000003 --allow-modules\n" in unit
     assert "SECRET" not in unit
     shown = capsys.readouterr().out
     assert "systemctl --user" in shown
@@ -274,7 +278,7 @@ def test_jobs_that_look_for_nodes_are_listed_with_pay_here_and_why_not(
     assert lines[0].startswith(TREASURY.public.hex()[:8])
     assert "credits an hour here" in lines[0]
     assert "cannot take it: no node runs: farflung lend commons" in lines[2]
-    assert lines[1].strip() == "wants 2 providers, 1 verifier"
+    assert lines[1].strip() == "wants 2 providers, 1 verifier; proven: you ask 0.000001 a token"
     assert not re.search(r"[.]\d{13}", lines[0])
     (facts,) = json.loads(lines[4])["jobs"]
     assert facts["obstacle"].endswith("farflung lend --slot 3 commons")
@@ -299,9 +303,11 @@ def test_a_node_that_lends_is_listed_with_where_it_is_what_it_is_and_its_rounds(
     found = asyncio.run(scenario())
     assert (found["role"], found["version"], found["relayed"]) == ("trains", VERSION, False)
     assert [found[name] for name in ("jobs", "accepted", "missed", "convicted")] == [0, 0, 0, 0]
+    assert (found["slots_online"], found["slots_counted"]) in [(1, 1), (2, 2)]  # a slot may end meanwhile
     lines = [network_status._line(found), *network_status._record_lines(found)]
     assert "127.0.0.1:" in lines[2]
     assert "0 rounds accepted, 0 missed" in lines[2]
+    assert lines[3].strip().startswith("online 100 % of the last ")
 
 
 def test_a_node_of_a_network_elsewhere_reads_where_its_owners_nodes_meet(
@@ -388,6 +394,30 @@ def test_a_node_gets_a_share_of_the_account_and_keeps_what_it_has(
     held: Holdings, nodes: int, money: NodeMoney | None
 ) -> None:
     assert money_for(held, CREDIT, 10, nodes) == money
+
+
+@pytest.mark.parametrize(
+    ("said", "meant"),
+    [
+        ("0.000002", LeastPrice(2 * MICRO)),
+        (
+            "0.000001,outcome=0.000003,module=0.00001",
+            LeastPrice(MICRO, ClassPrices(outcome=3 * MICRO, module=10 * MICRO)),
+        ),
+        ("0.000002,outcome=0.000001", "is less than 0.000002"),
+        ("0.000002,private=0.000003", "outcome, module"),
+        ("0.000002,outcome=0.00002", "no outcome-only job pays more"),
+        ("cheap", "not an amount"),
+    ],
+)
+def test_asks_by_class_are_read_exactly_and_written_as_they_were(said: str, meant: LeastPrice | str) -> None:
+    if isinstance(meant, LeastPrice):
+        found = LeastPriceParam().convert(said, None, None)
+        assert found == meant
+        assert LeastPriceParam().convert(str(found), None, None) == meant
+    else:
+        with pytest.raises(click.BadParameter, match=meant):
+            LeastPriceParam().convert(said, None, None)
 
 
 @pytest.mark.parametrize(

@@ -14,12 +14,14 @@ from attack_world import REQUESTER, SPEC, STRANGER, TERMS, Party, within
 from role_configs import node_config
 
 from farflung.core.errors import PolicyError
+from farflung.core.ids import Hash
 from farflung.ledger.table_rows import JobRow, JobState
 from farflung.ledger.transactions import LeaseRole
 from farflung.peers.node import admission
 from farflung.peers.node import agent as role
 from farflung.peers.node.disk_floor import DiskFloor
 from farflung.peers.node.job_claims import JobClaims
+from farflung.peers.node.job_fit import ClassPrices
 from farflung.peers.node.policy import LeasePolicy
 from farflung.peers.node.slot_clock import KEEP_SECONDS, PARK_SECONDS, SlotClock, SlotDue
 from farflung.peers.protocol import messages
@@ -304,3 +306,28 @@ def test_foreign_python_runs_only_where_the_lender_allows_it(tmp_path: Path, all
     with pytest.raises(PolicyError) as refused:
         policy.judge(REQUESTER.public, replace(PROPOSAL, terms=terms))
     assert refused.value.code == "FF-APP-574"
+
+
+@pytest.mark.parametrize(
+    ("is_module", "is_proven", "prices", "is_too_cheap"),
+    [
+        (False, True, ClassPrices(outcome=99, module=99), False),
+        (False, False, ClassPrices(outcome=99), True),
+        (False, False, ClassPrices(outcome=10, module=99), False),
+        (True, False, ClassPrices(module=99), True),
+        (True, False, ClassPrices(module=10), False),
+    ],
+)
+def test_a_job_of_a_class_is_taken_at_what_the_lender_asks_for_that_class(
+    is_module: bool, is_proven: bool, prices: ClassPrices, is_too_cheap: bool
+) -> None:
+    model = replace(SPEC.model, kind="module", module="m.py:build") if is_module else SPEC.model
+    program = replace(TERMS.program, graph=Hash(b"g" * 32)) if is_proven else TERMS.program
+    terms = replace(TERMS, spec=replace(SPEC, model=model), program=program, unproven="" if is_proven else "a reason")
+    policy = LeasePolicy(PROPOSAL.chain, LeaseRole.TRAIN, 10, 1000, 1 << 40, lambda: terms.image, True, prices=prices)
+    found = ""
+    try:
+        policy.judge(REQUESTER.public, replace(PROPOSAL, terms=terms, unit_price=10))
+    except PolicyError as refused:
+        found = refused.code
+    assert (found == "FF-APP-045") is is_too_cheap, found

@@ -9,7 +9,7 @@ from farflung.core.crypto import SigningKey
 from farflung.core.errors import FarflungError
 from farflung.core.ids import PeerId
 from farflung.ledger.transactions import LeaseRole
-from farflung.peers.node.job_fit import JobPay, NodeTerms, obstacle, pay
+from farflung.peers.node.job_fit import ClassPrices, JobPay, NodeTerms, obstacle, pay
 from farflung.peers.protocol import job_notices as board
 from farflung.peers.protocol.job_notices import JobNotice, NoticeBoard
 
@@ -23,6 +23,11 @@ NODE = NodeTerms(LeaseRole.TRAIN, 10**11, 4 << 30, 9 << 30, 2 << 30, 4, allow_mo
     [
         (JOB, NODE, JobPay(4 * 360_000, 10 * 360_000, 10**6 / 360_000)),
         (JOB, NODE._replace(unit_price=99), JobPay(10 * 360_000, 10 * 360_000, 10**6 / 360_000)),
+        (
+            replace(JOB, is_outcome=True),
+            NODE._replace(prices=ClassPrices(outcome=7)),
+            JobPay(7 * 360_000, 10 * 360_000, 10**6 / 360_000),
+        ),
         (replace(JOB, token_flop=0), NODE, None),
         (JOB, NODE._replace(role=LeaseRole.AUDIT), None),
         (JOB, NODE._replace(flops=0), None),
@@ -44,6 +49,9 @@ def test_pay_an_hour_is_of_this_machines_speed(job: JobNotice, node: NodeTerms, 
         (JOB, NODE._replace(unit_price=11), "a token at most, this node asks"),
         (replace(JOB, is_module=True), NODE, "--allow-modules"),
         (replace(JOB, is_module=True), NODE._replace(allow_modules=True), ""),
+        (replace(JOB, is_outcome=True), NODE._replace(prices=ClassPrices(outcome=11)), "this node asks"),
+        (JOB, NODE._replace(prices=ClassPrices(outcome=11, module=11)), ""),  # a proven job
+        (replace(JOB, is_outcome=True), NODE._replace(prices=ClassPrices(outcome=10)), ""),
         (replace(JOB, worker_bytes=5 << 30), NODE, "of memory"),
         (replace(JOB, is_named=True), NODE, ""),
         (replace(JOB, is_named=True), NODE._replace(drawn_only=True), "--drawn-only"),
@@ -72,7 +80,7 @@ def test_a_notice_stands_for_a_while_and_only_for_who_holds_the_escrow(monkeypat
     now, held = [0.0], {RICH: JOB.escrow}
     seat = NoticeBoard(lambda who: held.get(who, 0), lambda: now[0])
     assert refused(seat, POOR, JOB) == "FF-APP-621"  # keys are free
-    for name in set(JOB.__struct_fields__) - {"is_module", "is_named"}:
+    for name in set(JOB.__struct_fields__) - {"is_module", "is_named", "is_outcome"}:
         assert refused(seat, RICH, replace(JOB, **{name: -1})) == "FF-APP-620"
     assert refused(seat, POOR, replace(JOB, escrow=0)) == "FF-APP-620"
     assert refused(seat, RICH, JOB) == refused(seat, RICH, replace(JOB, tokens=5)) == ""

@@ -16,7 +16,7 @@ import msgspec
 from farflung.app.cli.lend_account import AccountFunds, NodeMoney
 from farflung.app.cli.lend_jobs import show_jobs
 from farflung.app.cli.lend_screen import LendChannel, StepLines, run_nodes, with_clock
-from farflung.app.cli.money_options import CreditsParam
+from farflung.app.cli.money_options import LeastPrice, LeastPriceParam
 from farflung.app.cli.systemd_unit import user_units, write_unit
 from farflung.core import limits
 from farflung.core.errors import FarflungError, UsageError
@@ -37,6 +37,7 @@ from farflung.watch.phrases import many
 
 ORDERS: Final = ("status", "pause", "resume", "leave")
 NOTED_PRICE: Final = 1000 * MICRO  # a token; who asks more than this may have meant micro-credits
+_ASK: Final = "For a token; N,outcome=N,module=N: by class."
 _GB: Final = 10**9
 
 
@@ -52,7 +53,7 @@ class LendOptions(NamedTuple):
     cores: int = 0
     memory_gb: float = 0.0
     disk_gb: float = 2.0
-    least_price: int = MICRO
+    least_price: LeastPrice = LeastPrice(MICRO)
     allow_modules: bool = False
     drawn_only: bool = False
 
@@ -80,7 +81,7 @@ class LendOptions(NamedTuple):
             if value is True:
                 told.append(flag)
             elif value != self._field_defaults[name]:
-                told += [flag, format_credits(value) if name == "least_price" else str(value)]
+                told += [flag, str(value)]
         return told
 
 
@@ -95,7 +96,7 @@ class LendOptions(NamedTuple):
 @click.option("--cores", default=0, type=click.IntRange(0, 1024), help="For a job. 0: all.")
 @click.option("--memory", "memory_gb", default=0.0, type=click.FloatRange(0), metavar="GB", help="For a job. 0: all.")
 @click.option("--disk-gb", default=2.0, show_default=True, type=click.FloatRange(0), metavar="GB", help="Kept free.")
-@click.option("--least-price", default="0.000001", type=CreditsParam(), metavar="CREDITS", help="For a token.")
+@click.option("--least-price", default="0.000001", type=LeastPriceParam(), metavar="CREDITS", help=_ASK)
 @click.option("--allow-modules", is_flag=True, help="Run models of foreign Python, in the sandbox.")
 @click.option("--drawn-only", is_flag=True, hidden=True, help="No jobs whose requester named the verifiers.")
 @click.option("--service", is_flag=True, help="Write a systemd user unit and end.")
@@ -172,8 +173,8 @@ async def _lend(named: str, options: LendOptions, lines: StepLines) -> None:
     lines.say("network", with_clock(text, took), name=known.name, chain=known.chain.hex())
     for each in (*known.notes, *([known.card.message] if known.card.message else [])):
         lines.say("note", each, text=each)
-    if said := price_note(options.least_price):
-        lines.say("note", said, least_price=options.least_price)
+    if said := price_note(options.least_price.standing):
+        lines.say("note", said, least_price=options.least_price.standing)
     started = options.each_slot()
     places = [homes.home_of(known.name, own.role, own.slot) for own in started]
     with contextlib.ExitStack() as stack:
@@ -243,7 +244,9 @@ def _configured(
         "fees": money.fees,
         "genesis": str(network_file.networks_folder() / f"{known.name}.genesis"),
         "folder": "data",
-        "unit_price": options.least_price,
+        "unit_price": options.least_price.standing,
+        "outcome_price": options.least_price.prices.outcome,
+        "module_price": options.least_price.prices.module,
         "stake": money.stake,
         "flops": flops,
         "host": host,

@@ -23,7 +23,7 @@ from farflung.peers.node.config import NodeConfig
 from farflung.peers.node.control import ask
 from farflung.peers.node.job_fit import NodeTerms, obstacle, pay
 from farflung.peers.process.config import read_role_config
-from farflung.peers.protocol.job_notices import PostedNotice, read_notices
+from farflung.peers.protocol.job_notices import JobNotice, PostedNotice, read_notices
 from farflung.watch.phrases import many
 
 _GB = 10**9
@@ -76,17 +76,22 @@ def _lender(network: str, slot: int, *, audit: bool) -> NodeTerms:
     config = read_role_config(home / homes.CONFIG, NodeConfig)
     given = min(memory, config.memory_bytes or memory)
     flops = (config.flops or int(machine_probe.sgemm_flops())) * config.threads
-    asked = config.unit_price, config.allow_modules, busy, config.drawn_only
+    asked = config.unit_price, config.allow_modules, busy, config.drawn_only, config.prices
     return NodeTerms(role, flops, given, free, config.disk_floor, *asked)
 
 
 def _facts(each: PostedNotice, lender: NodeTerms) -> dict[str, Any]:
     job, paid = each.notice, pay(each.notice, lender)
     facts = {"requester": each.requester.hex(), **{name: getattr(job, name) for name in job.__struct_fields__}}
-    facts |= {"obstacle": obstacle(job, lender)}
+    facts |= {"class": _class_of(job), "ask": lender.ask(job), "obstacle": obstacle(job, lender)}
     if paid is not None:
         facts |= {"hour_least": paid.least, "hour_most": paid.most, "hours": round(paid.hours, 3)}
     return facts
+
+
+def _class_of(job: JobNotice) -> str:
+    """What a node's asks tell apart."""
+    return "foreign Python" if job.is_module else "outcome only" if job.is_outcome else "proven"
 
 
 def _lines(facts: dict[str, Any]) -> list[str]:
@@ -99,6 +104,6 @@ def _lines(facts: dict[str, Any]) -> list[str]:
         rate = f"up to {format_credits(facts['unit_price_max'])} credits a token"
     head = f"{short(bytes.fromhex(facts['requester']))}  {rate}"
     wanted = f"          wants {many(facts['providers'], 'provider')}, {many(facts['verifiers'], 'verifier')}"
-    if facts["is_named"]:
-        wanted += " (named by the requester: no stake)"
+    asks = f"{facts['class']}: you ask {format_credits(facts['ask'])} a token"
+    wanted += f" (named by the requester: no stake)\n          {asks}" if facts["is_named"] else f"; {asks}"
     return [head, wanted, f"          {'cannot take it: ' + facts['obstacle'] if facts['obstacle'] else 'can take it'}"]

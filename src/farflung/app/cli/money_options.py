@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from decimal import Decimal, InvalidOperation
-from typing import Any
+from typing import Any, NamedTuple
 
 import click
 
 from farflung.core.errors import FarflungError, UsageError
 from farflung.core.money import CREDIT, MAX_CREDITS, format_credits, parse_credits
+from farflung.job.proof_class import OUTCOME_PRICE
+from farflung.peers.node.job_fit import ClassPrices
 
 
 class CreditsParam(click.ParamType[int]):
@@ -31,6 +33,45 @@ class CreditsParam(click.ParamType[int]):
             self.fail(
                 f"{value} is not {format_credits(self._least)} to {format_credits(self._most)} credits", param, ctx
             )
+        return found
+
+
+class LeastPrice(NamedTuple):
+    """The least that a lender asks for a token: its standing ask, and what it asks more for jobs of a class."""
+
+    standing: int
+    prices: ClassPrices = ClassPrices()
+
+    def __str__(self) -> str:
+        """As it is written."""
+        more = [f"{name}={format_credits(value)}" for name, value in self.prices._asdict().items() if value]
+        return ",".join([format_credits(self.standing), *more])
+
+
+class LeastPriceParam(click.ParamType[LeastPrice]):
+    """Credits a token, and after commas CLASS=CREDITS for what is asked more."""
+
+    name = "credits"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> LeastPrice:
+        """The amounts, in pico-credits."""
+        if isinstance(value, LeastPrice):
+            return value
+        standing, *more = str(value).split(",")
+        amount = CreditsParam()
+        found = LeastPrice(amount.convert(standing, param, ctx))
+        for each in more:
+            name, _, credits = each.partition("=")
+            if name not in ClassPrices._fields:
+                self.fail(
+                    f"{each[:40]!r} is not CLASS=CREDITS with one of {', '.join(ClassPrices._fields)}", param, ctx
+                )
+            price = amount.convert(credits, param, ctx)
+            if price < found.standing:
+                self.fail(f"{each[:40]!r} is less than {standing}, which is asked of every job", param, ctx)
+            found = found._replace(prices=found.prices._replace(**{name: price}))
+        if found.prices.outcome > OUTCOME_PRICE:
+            self.fail(f"no outcome-only job pays more than {format_credits(OUTCOME_PRICE)} a token", param, ctx)
         return found
 
 

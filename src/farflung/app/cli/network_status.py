@@ -18,7 +18,7 @@ from farflung.core.codec import decode
 from farflung.core.errors import FarflungError, NetworkError
 from farflung.core.ids import ZERO_HASH, Hash, PeerId, short
 from farflung.core.money import format_credits
-from farflung.core.units import format_bytes, format_seconds
+from farflung.core.units import format_bytes, format_seconds, format_share
 from farflung.ledger.table_rows import JobRow, JobState, LeaseRow, NodeRow
 from farflung.ledger.transactions import LeaseRole
 from farflung.net.endpoint_records import DIRECT
@@ -27,6 +27,7 @@ from farflung.peers.ledger_client.client import LedgerClient
 from farflung.peers.ledger_client.connect import any_of, reaches_of, validators_in
 from farflung.peers.network.card import CARD, NetworkCard, read_card
 from farflung.peers.protocol.directory import LIST, Advertisement, DirectoryListing, sound
+from farflung.peers.protocol.online_share import ONLINE, OnlineListing
 from farflung.watch.phrases import many
 
 _ROLES = {LeaseRole.TRAIN: "trains", LeaseRole.AUDIT: "audits"}
@@ -124,7 +125,8 @@ def nodes(folder: Path | None, on: str | None, as_json: bool) -> None:
     """List the nodes that may be hired: what the ledger and the directory say of each.
 
     Memory and speed are each node's own word, of its last start; price, stake
-    and rounds are the ledger's. No record is kept of who was online when.
+    and rounds are the ledger's. Which share of the last seven days each was online,
+    or since it joined, is a seat's word, in slots of ten minutes.
     """
     network = network_of(folder, on)
     found = asyncio.run(_nodes(network))
@@ -137,7 +139,23 @@ def nodes(folder: Path | None, on: str | None, as_json: bool) -> None:
 async def _nodes(network: NamedNetwork) -> list[dict[str, Any]]:
     async with client_on(network) as (client, endpoint):
         listed = {each.endpoint.peer: each for each in await _listed(network, endpoint)}
-        return [await _facts(client, row, listed.get(row.node)) for row in await client.nodes()]
+        online = await _online(network, endpoint)
+        return [
+            await _facts(client, row, listed.get(row.node)) | online.get(row.node, {}) for row in await client.nodes()
+        ]
+
+
+async def _online(network: NamedNetwork, endpoint: Endpoint) -> dict[PeerId, dict[str, int]]:
+    """How much each node was online, by the seat that remembers most; a seat of an older version remembers nothing."""
+    found: dict[PeerId, dict[str, int]] = {}
+    for reach in reaches_of(validators_in(network.ledger), endpoint):
+        with contextlib.suppress(FarflungError):
+            said = await (await reach()).call(ONLINE, b"")
+            for each in decode(said, OnlineListing, limits.CONTROL_BYTES).shares:
+                if each.counted > found.get(each.node, {}).get("slots_counted", 0):
+                    facts = {"slots_online": each.online, "slots_counted": each.counted, "slots_seconds": each.seconds}
+                    found[each.node] = facts
+    return found
 
 
 async def _facts(client: LedgerClient, row: NodeRow, said: Advertisement | None) -> dict[str, Any]:
@@ -194,9 +212,10 @@ def rounds_of(lease: LeaseRow, job: JobRow) -> tuple[int, int]:
 
 
 def _record_lines(facts: dict[str, Any]) -> list[str]:
-    """Where an online node is, what it is, and how its rounds went."""
+    """Where an online node is, what it is, how its rounds went; and of any node how much it was online."""
+    lines = [f"          {line}" for line in _online_lines(facts)]
     if not facts["online"]:
-        return []
+        return lines
     where = f"relay {facts['places'][0]}" if facts["relayed"] else facts["places"][0]
     worked = many(facts["jobs"], "job")
     if facts["role"] == _ROLES[LeaseRole.TRAIN]:
@@ -204,10 +223,18 @@ def _record_lines(facts: dict[str, Any]) -> list[str]:
     able = f"{format_bytes(facts['memory_bytes'])}, {facts['flops'] / 1e9:.0f} GFLOPS"
     made = f"{facts['system']}, torch {facts['torch']}, farflung {facts['version']}"
     owner = f"; of {facts['owner'][:8]}" if facts["owner"] else ""
-    lines = [f"{able}; {made}", f"{where}; {worked}{owner}"]
+    said = [f"{able}; {made}", f"{where}; {worked}{owner}"]
     if facts["convicted"]:
-        lines.append(f"convicted {many(facts['convicted'], 'time')}")
-    return [f"          {line}" for line in lines]
+        said.append(f"convicted {many(facts['convicted'], 'time')}")
+    return [*(f"          {line}" for line in said), *lines]
+
+
+def _online_lines(facts: dict[str, Any]) -> list[str]:
+    """Which share of the time a node was online, and of how long that is said."""
+    if not (counted := facts.get("slots_counted", 0)):
+        return []
+    share = format_share(facts["slots_online"] / counted)
+    return [f"online {share} of the last {format_seconds(facts['slots_seconds'])}"]
 
 
 def _line(facts: dict[str, Any]) -> str:

@@ -21,6 +21,7 @@ from farflung.core.money import Credits, format_credits
 from farflung.core.units import Seconds, format_seconds
 from farflung.job.job_loader import ResolvedJob
 from farflung.job.open_network import may_hire_fewer_verifiers
+from farflung.job.proof_class import may_be_outcome
 from farflung.job.spec import JobSpec
 from farflung.ledger.params import LedgerParams
 from farflung.ledger.transactions import LeaseRole
@@ -152,6 +153,7 @@ def notice_of(spec: JobSpec, priced: RunPrice, memory_bytes: int) -> JobNotice:
         providers=spec.network.providers,
         verifiers=spec.verifiers,
         is_named=bool(spec.audit.verifiers),
+        is_outcome=may_be_outcome(spec),
     )
 
 

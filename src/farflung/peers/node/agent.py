@@ -96,7 +96,7 @@ class NodeAgent:
         self._orders = OwnedTasks()  # under way
         self._facts = config.facts(capabilities(self._folder, config.flops or None, config.threads))
         offers = config.unit_price, config.stake, self._facts.memory_bytes
-        self._policy = LeasePolicy(chain, role.role, *offers, image_digest, config.allow_modules, config.drawn_only)
+        self._policy = LeasePolicy(chain, role.role, *offers, image_digest, *config.jobs_taken)
         self.counter = ByteCounter()
         self.endpoint, self.path_manager = open_endpoint(config, self.handle, self.counter, channel)
         self.reachability = Reachability(key, self.endpoint, self.path_manager)

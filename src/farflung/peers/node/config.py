@@ -9,6 +9,8 @@ genesis = "genesis.bin"      # what the ledger begins with
 folder = "data"              # stored objects, sealed files, vouchers, files of disputes
 port = 0                     # 0: any free one
 unit_price = "0.00001"       # credits that it asks for a token; a text, or an integer of pico-credits
+outcome_price = "0.000012"   # credits that it asks for a token of work that is not proven; left out: as unit_price
+module_price = "0.000015"    # the same for models of foreign Python
 stake = "4.9"                # credits
 host = "203.0.113.5"         # a public address of this computer; left out: it is reached at relays
 allow_modules = false        # whether models of foreign Python may run in the sandbox
@@ -43,6 +45,7 @@ from farflung.host.worker_limits import GIB
 from farflung.job.cheat_names import HONEST
 from farflung.market.provider_offer import Capabilities
 from farflung.net.certificates import Credential
+from farflung.peers.node.job_fit import ClassPrices
 from farflung.peers.node.registration import REGISTERED_MS
 from farflung.peers.process.config import (
     Count,
@@ -92,6 +95,18 @@ class NodeConfig(RoleConfig, frozen=True):
     owner: HexId | None = None
     owner_signature: str = ""
     fees: Money = 0
+    outcome_price: Money = 0
+    module_price: Money = 0
+
+    @property
+    def jobs_taken(self) -> tuple[bool, bool, ClassPrices]:
+        """Which jobs it takes: with foreign Python, with drawn verifiers alone, and at which prices by class."""
+        return self.allow_modules, self.drawn_only, self.prices
+
+    @property
+    def prices(self) -> ClassPrices:
+        """What it asks more for jobs of a class."""
+        return ClassPrices(self.outcome_price, self.module_price)
 
     @property
     def declared(self) -> NodeOwner | None:

@@ -14,6 +14,21 @@ from farflung.peers.protocol.job_notices import JobNotice
 from farflung.plan.run_duration import EFFICIENCY
 
 
+class ClassPrices(NamedTuple):
+    """What a node asks for a token of jobs of a class, in pico-credits, where that is more than its standing ask.
+
+    The standing ask is in its row of the ledger, which names one price: for these classes the node refuses what pays
+    less, and is left out of the clearing as if it had not asked.
+    """
+
+    outcome: int = 0  # jobs whose work is not proven (job.proof_class)
+    module: int = 0  # jobs with a model of foreign Python
+
+    def ask(self, standing: int, *, is_outcome: bool, is_module: bool) -> int:
+        """What it asks for a token of a job."""
+        return max(standing, self.outcome if is_outcome else 0, self.module if is_module else 0)
+
+
 class NodeTerms(NamedTuple):
     """One node: its role, FLOP/s of all cores that a job may use, bytes, ask a token, and what it is doing.
 
@@ -29,6 +44,11 @@ class NodeTerms(NamedTuple):
     allow_modules: bool
     busy: str = ""
     drawn_only: bool = False
+    prices: ClassPrices = ClassPrices()
+
+    def ask(self, notice: JobNotice) -> int:
+        """What it asks for a token of this job."""
+        return self.prices.ask(self.unit_price, is_outcome=notice.is_outcome, is_module=notice.is_module)
 
 
 class JobPay(NamedTuple):
@@ -44,7 +64,7 @@ def pay(notice: JobNotice, lender: NodeTerms) -> JobPay | None:
     if not notice.token_flop or not lender.flops or lender.role is not LeaseRole.TRAIN:
         return None
     tokens = 3600 * lender.flops * EFFICIENCY / notice.token_flop
-    least = min(lender.unit_price, notice.unit_price_max)
+    least = min(lender.ask(notice), notice.unit_price_max)
     return JobPay(int(tokens * least), int(tokens * notice.unit_price_max), notice.tokens / tokens)
 
 
@@ -55,8 +75,8 @@ def obstacle(notice: JobNotice, lender: NodeTerms) -> str:
         return "it looks for no providers" if is_training else "it looks for no verifiers"
     if lender.busy:
         return lender.busy
-    if notice.unit_price_max < lender.unit_price:
-        pays, asks = format_credits(Credits(notice.unit_price_max)), format_credits(Credits(lender.unit_price))
+    if notice.unit_price_max < lender.ask(notice):
+        pays, asks = format_credits(Credits(notice.unit_price_max)), format_credits(Credits(lender.ask(notice)))
         return f"it pays {pays} credits a token at most, this node asks {asks}"
     if notice.is_named and lender.drawn_only:
         return "its requester named the verifiers, which this node does not accept (--drawn-only)"

@@ -17,6 +17,7 @@ from farflung.job.gpt_shapes import gpt_shapes
 from farflung.job.spec_checks import check
 from farflung.ledger.transactions import LeaseRole
 from farflung.net.relay_pass_checks import is_current
+from farflung.peers.node.job_fit import ClassPrices
 from farflung.peers.protocol import messages
 from farflung.peers.protocol.image_check import check_image
 from farflung.plan.worker_memory import memory
@@ -36,6 +37,7 @@ class LeasePolicy(NamedTuple):
     image: Callable[[], Hash]
     allow_modules: bool = False
     drawn_only: bool = False
+    prices: ClassPrices = ClassPrices()
 
     def judge(self, proposer: PeerId, proposal: messages.LeaseOfferRequest) -> None:
         """The right ledger, its price, a job that makes sense, memory that is there. Raises PolicyError."""
@@ -45,8 +47,11 @@ class LeasePolicy(NamedTuple):
             raise PolicyError("FF-APP-094", "a job is proposed by its own requester")
         if proposal.role is not self.role:
             raise PolicyError("FF-APP-085", "this node does not lend itself for that", cause=proposal.role.name)
-        pays, asks = format_credits(proposal.unit_price), format_credits(self.unit_price)
-        if proposal.unit_price < self.unit_price:
+        terms = proposal.terms
+        is_module = terms.spec.model.kind == "module" or terms.module != ZERO_HASH
+        asked = self.prices.ask(self.unit_price, is_outcome=not terms.is_proven, is_module=is_module)
+        pays, asks = format_credits(proposal.unit_price), format_credits(asked)
+        if proposal.unit_price < asked:
             raise PolicyError(
                 "FF-APP-045",
                 "the job pays less than this node asks",
@@ -57,9 +62,7 @@ class LeasePolicy(NamedTuple):
         check(proposal.terms.spec)
         if (fault := self._fault(proposal)) is not None:
             raise PolicyError("FF-APP-073", "the proposal does not fit together", cause=fault)
-        if not self.allow_modules and (
-            proposal.terms.spec.model.kind == "module" or proposal.terms.module != ZERO_HASH
-        ):
+        if not self.allow_modules and is_module:
             raise PolicyError(
                 "FF-APP-574",
                 "this node runs no models of foreign Python",

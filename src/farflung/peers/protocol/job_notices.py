@@ -39,6 +39,7 @@ class JobNotice(Wire, frozen=True):
     providers: int
     verifiers: int
     is_named: bool = False  # its requester named the verifiers: nothing is at stake
+    is_outcome: bool = False  # its work may turn out to be outcome only (job.proof_class)
 
 
 class PostedNotice(Wire, frozen=True):

@@ -9,6 +9,7 @@ is signed by the node itself and enters no root. A validator that was killed kno
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import inspect
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -21,6 +22,7 @@ from farflung.core.codec import Wire, decode, encode
 from farflung.core.errors import PolicyError, ProtocolError
 from farflung.core.ids import Hash, PeerId
 from farflung.core.io.durable_files import write_atomic
+from farflung.core.io.ordinary_files import read_bounded
 from farflung.core.release import VERSION
 from farflung.ledger import queries
 from farflung.ledger.block import LOGICAL_MS
@@ -50,6 +52,7 @@ from farflung.peers.protocol.directory import (
     read_directory,
 )
 from farflung.peers.protocol.job_notices import ANNOUNCE, NOTICES_LIST, NoticeBoard, read_notice
+from farflung.peers.protocol.online_share import ONLINE, SAVED_BYTES, OnlineRecord, read_saved
 from farflung.peers.transfer.objects import BEGIN, CHUNK, FINISH, PUT
 from farflung.peers.validator.committee import MESSAGE, CommitteeMember
 
@@ -119,6 +122,8 @@ class LedgerRequestHandler:
             if self._may_list(advertisement.endpoint.peer):
                 self._directory[advertisement.endpoint.peer] = advertisement
         self._board = NoticeBoard(self._balance, clock)
+        self._online_file = None if directory is None else directory.with_name("online.bin")
+        self._online = _online_record(self._online_file)
         self._turn = asyncio.Lock()
         self.committee: CommitteeMember | None = None
 
@@ -228,6 +233,8 @@ class LedgerRequestHandler:
         if known is None and len(self._directory) >= DIRECTORY_SIZE:
             raise PolicyError("FF-APP-031", "the directory is full")
         check_newer(known.endpoint if known is not None else None, advertisement.endpoint)
+        if self._online.mark(peer, self._clock()) and self._online_file is not None:
+            write_atomic(self._online_file, self._online.save(), "ledger.online")
         if known != advertisement:
             self._directory[peer] = advertisement
             if self._file is not None:
@@ -250,6 +257,14 @@ class LedgerRequestHandler:
     def _listing(self) -> DirectoryListing:
         self._forget_expired()
         return DirectoryListing.of(self._directory[p] for p in sorted(self._directory))
+
+
+def _online_record(path: Path | None) -> OnlineRecord:
+    """What a seat remembers of who was online; without its file, nothing."""
+    if path is not None:
+        with contextlib.suppress(OSError):
+            return read_saved(read_bounded(path, SAVED_BYTES))
+    return OnlineRecord()
 
 
 def _unserved(method: str) -> ProtocolError:
@@ -289,6 +304,7 @@ ROUTES: Final[Mapping[str, LedgerRoute]] = {
     TOLD: LedgerRoute(
         read_advertisement, LedgerCaller.VALIDATORS, lambda handler, _, said: handler._publish(said.endpoint.peer, said)
     ),
+    ONLINE: LedgerRoute(_unread, LedgerCaller.ANYONE, lambda handler, _, __: handler._online.listing(handler._clock())),
     ANNOUNCE: LedgerRoute(
         read_notice, LedgerCaller.ANYONE, lambda handler, line, said: handler._board.post(line.peer, said)
     ),
