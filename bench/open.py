@@ -1,6 +1,14 @@
 """A network among computers that share nothing, by the commands that people type: how long, and what an idle one takes.
 
-    python bench/open.py [--quick] [--out FILE]      needs root, iproute2, nftables, /dev/net/tun
+    python bench/open.py [--quick] [--part NAME] [--out FILE]      needs root, iproute2, nftables, /dev/net/tun, cc
+
+| part   | measures | minutes |
+|--------|----------|---------|
+| job    | from nothing to a settled job, an idle lender, many jobs, a laptop that is closed | 13 |
+| chaos  | seeds of tests/computers/chaos.py: who was slashed, what was lost, which job was stuck | 7 |
+| relays | the relay that is chosen among four, what it carries, when a bad one is left (open_relays.py) | 4 |
+
+`--quick`: of the first part one job and an idle lender, with four computers.
 
 Each computer is a set of namespaces with users, processes and a disk of its own (tests/computers), behind a router of
 its own: symmetric, port-restricted or full cone, 20/100 Mbit/s, 40 ms. All of them share this machine's cores. The
@@ -19,7 +27,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
-sys.path.insert(1, str(Path(__file__).resolve().parents[1] / "tests" / "computers"))
+sys.path.extend(str(Path(__file__).resolve().parents[1] / "tests" / room) for room in ("computers", "netns"))
+import chaos
+import open_relays
 from reporting import Row, at_most, load, show, told
 from separate_computers import Computer, Program, computers
 
@@ -33,6 +43,9 @@ MB: Final = 1e6
 TICKS: Final = os.sysconf("SC_CLK_TCK")
 PAGE: Final = os.sysconf("SC_PAGE_SIZE")
 LIMIT: Final = 600.0
+GROWN: Final = 1.1  # of a lender's memory after many jobs, against after three
+SETTLED: Final = 3  # jobs after which nothing is to grow
+PARTS: Final = ("job", "chaos", "relays")
 
 
 class Size:
@@ -40,8 +53,9 @@ class Size:
 
     def __init__(self, quick: bool) -> None:
         self.providers, self.verifiers = (2, 1) if quick else (4, 2)
-        self.closures, self.closed = (1, 10.0) if quick else (10, 90.0)
-        self.idle = 15.0 if quick else 180.0
+        self.closures, self.closed = (0, 0.0) if quick else (4, 90.0)
+        self.idle = 5.0 if quick else 120.0
+        self.jobs = 0 if quick else 10
 
     @property
     def homes(self) -> list[EmulatedHome]:
@@ -76,7 +90,10 @@ def rows(size: Size) -> Iterator[Row]:
         setting = f"{len(homes) + 1} computers on one machine's cores, {kinds} kinds of NAT; one command each"
         yield at_most("nothing to a settled tiny job", took, "s", SECONDS, setting)
         yield from idle(lab, booted[lenders[-1]], len(lenders), size.idle)
-        yield from closed_lids(booted[laptop], lab, len(homes), size)
+        if size.jobs:
+            yield from many_jobs(booted[laptop], booted[lenders[0]], size)
+        if size.closures:
+            yield from closed_lids(booted[laptop], lab, len(homes), size)
         lost = sum("slashed" in program.text for program in programs)
         yield at_most("honest lenders slashed", lost, "lenders", 0, "in all of the above")
 
@@ -97,11 +114,12 @@ def opened(booted: dict[str, Computer], lenders: Sequence[str], size: Size) -> t
 def idle(lab: NetworkLab, lender: Computer, home: int, seconds: float) -> Iterator[Row]:
     """What a lender takes while it waits for a job, after its first one."""
     time.sleep(5.0)  # the last job is settled
-    before, sent = used(lender), carried(lab, home)
+    before, sent, kept = used(lender), carried(lab, home), stored(lender)[1]
     time.sleep(seconds)
     span = f"over {seconds:.0f} s of waiting"
     yield at_most("idle lender, processor", 100 * (used(lender) - before) / seconds, "% of a core", 0.5, span)
     yield at_most("idle lender, memory", resident(lender) / MB, "MB", 120, "resident, shared pages counted")
+    yield at_most("idle lender, disk", stored(lender)[1] - kept, "B", 0, f"grown {span}")
     bytes_a_day = (carried(lab, home) - sent) * DAY / seconds
     yield at_most("idle lender, line", bytes_a_day / MB, "MB a day", 20, f"both ways, scaled; {span}")
 
@@ -118,6 +136,59 @@ def used(computer: Computer) -> float:
 def resident(computer: Computer) -> int:
     """Bytes that all processes of a computer have in memory."""
     return sum(PAGE * int(Path(f"/proc/{each}/statm").read_text().split()[1]) for each in computer.processes())
+
+
+def stored(computer: Computer) -> tuple[int, int]:
+    """Files on a computer's disk, and their bytes."""
+    sizes = [path.stat().st_size for path in (computer.disk / "user").rglob("*") if path.is_file()]
+    return len(sizes), sum(sizes)
+
+
+def many_jobs(laptop: Computer, lender: Computer, size: Size) -> Iterator[Row]:
+    """Jobs of one requester, one after the other: what a lender has more after the last than after the third."""
+    found = list[tuple[int, int, int]]()
+    for number in range(size.jobs):
+        laptop.run(f"run {size.job} --on commons --yes --rounds 1 --seed {10 + number} --out job{number}", LIMIT)
+        time.sleep(5.0)  # it is paid, and its folder is gone
+        vouchers = sum(1 for path in (lender.disk / "user").rglob("vouchers/*") if path.is_file())
+        found.append((resident(lender), stored(lender)[0], vouchers))
+    early, late = found[SETTLED - 1], found[-1]
+    told = f"{size.jobs} jobs of one round, of one requester, in real time, against after {SETTLED}"
+    yield at_most("a lender's memory after many jobs", late[0] / early[0], "ratio", GROWN, told)
+    yield at_most("a lender's files after many jobs", late[1] - early[1], "more files", 0, told)
+    yield at_most("a lender's vouchers after many jobs", late[2] - early[2], "more files", 0, told)
+
+
+def chaos_rows(seeds: int = 8) -> Iterator[Row]:
+    """Seeds one after the other, each a job; after a fault on a new network."""
+    outcomes = list[chaos.Outcome]()
+    while len(outcomes) < seeds:
+        with tempfile.TemporaryDirectory() as folder, chaos.world(Path(folder)) as world:
+            while len(outcomes) < seeds and not world.is_spoiled:
+                outcomes.append(world.suffer(len(outcomes) + 1))
+                print(outcomes[-1], file=sys.stderr)
+    faults = [fault for each in outcomes for fault in each.faults]
+    told = f"seeds 1 to {seeds}: kill, cut, move, freeze, full disk, wrong clock, other version, second coordinator"
+    cases = {
+        "honest nodes slashed": ("slashed", "lost", "accused"),
+        "money lost": ("the ledger holds", "locked", "behind its deadline"),
+        "jobs stuck": ("stuck", "does not say why"),
+    }
+    counted = 0
+    for case, words in cases.items():
+        number = sum(any(word in fault for word in words) for fault in faults)
+        counted += number
+        yield at_most(f"chaos: {case}", number, "faults", 0, told)
+    yield at_most("chaos: other faults", len(faults) - counted, "faults", 0, told)
+    yield told_of_wait(outcomes)
+
+
+def told_of_wait(outcomes: Sequence[chaos.Outcome]) -> Row:
+    """How long the slowest job took to its end."""
+    longest = max(each.waited for each in outcomes)
+    well = sum(each.ended == "ended well" for each in outcomes)
+    against = f"{well} of {len(outcomes)} jobs ended well, the others with an error that says why"
+    return at_most("chaos: longest wait for a job's end", longest, "s of calm", chaos.CALM_SECONDS, against)
 
 
 def carried(lab: NetworkLab, home: int) -> int:
@@ -156,14 +227,22 @@ def done(text: str) -> int:
 def main() -> None:
     """Measures, prints, and keeps what was asked for."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="four computers, one closed lid: a minute and a half")
+    parser.add_argument("--quick", action="store_true", help="four computers, one job: a minute")
+    parser.add_argument("--part", choices=PARTS, help="only this one")
     parser.add_argument("--out", type=Path, help="add the lines to this file")
     asked = parser.parse_args()
     if why := why_not():
         raise SystemExit(why)
     before = load()
-    for row in rows(Size(asked.quick)):
-        show("open", row, before, asked.out)
+    wanted = (asked.part,) if asked.part else PARTS[:1] if asked.quick else PARTS
+    measured = {
+        "job": lambda: rows(Size(asked.quick)),
+        "chaos": lambda: chaos_rows(1 if asked.quick else 8),
+        "relays": lambda: open_relays.rows(asked.quick),
+    }
+    for part in wanted:
+        for row in measured[part]():
+            show("open", row, before, asked.out)
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from typing import Any, cast
 
 import pytest
@@ -70,6 +71,37 @@ def test_audits_of_rounds_before_a_peer_was_barred_can_still_reach_it(monkeypatc
     }
     assert all(EVE in told[key.public] for key in VERIFIERS)
     assert all(EVE not in told[key.public] for key in MEMBERS)
+
+
+@pytest.mark.parametrize(
+    ("answer", "lost"),
+    [("", []), ("FF-APP-041", [MEMBERS[0].public]), ("FF-APP-049", [])],
+    ids=["knows", "new", "busy"],
+)
+def test_a_member_that_was_started_again_between_two_rounds_is_noticed(
+    monkeypatch: pytest.MonkeyPatch, answer: str, lost: list[PeerId]
+) -> None:
+    """The next round may wait for audits that need what only this member has, under a lease that it has forgotten."""
+    found: list[PeerId] = []
+
+    class Coordinator:
+        def lose(self, peer: PeerId, _reason: str) -> None:
+            found.append(peer)
+
+    async def test() -> None:
+        members = manned(monkeypatch, [])
+        members.follow(cast(Any, Coordinator()))
+        if answer:
+
+            async def call(*_: Any, **__: Any) -> bytes:
+                raise refused(answer)
+
+            monkeypatch.setattr(Line, "call", call)
+        with contextlib.suppress(RemoteError):
+            await members.look(MEMBERS[0].public)
+
+    within(10, test)
+    assert found == lost
 
 
 def test_who_is_barred_is_not_brought_back(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,12 +1,13 @@
 """Computers that share nothing: each has its own network place, processes, host name, users and disk.
 
 A computer is an init in namespaces of its own (network: of a place in local.netlab; mount, pid, uts, ipc), whose root
-is a tmpfs with the system and the virtual environment bound into it, read-only, and whose /home is a tmpfs of the
-disk's size. Killing the init is pulling the plug: all its processes are gone, the disk stays for the next boot only as
-long as the mount is kept, so a plug that is pulled and put back keeps /home in a folder of this computer.
+is a tmpfs with the system and the virtual environment bound into it, read-only. Its /home is a tmpfs of the disk's size
+that a process of its own holds. Killing the init is pulling the plug: all that ran there is gone, /home is there again
+after the next boot.
 
 Programs run as an ordinary user (uid 1000) with an environment of their own; `farflung` there is the source tree that
-`site` names, so two computers may run two versions.
+`site` names, so two computers may run two versions. `clock` seconds are added to what programs that start from then on
+read as the time of day (clock_offset.c, which needs a C compiler).
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -28,10 +30,18 @@ UID: Final = 1000
 SOURCE: Final = Path(__file__).resolve().parents[2] / "src"
 _VENV: Final = Path(sys.prefix)
 _BASE: Final = Path(sys.base_prefix)
-_BOOT_SECONDS: Final = 20.0
 _ETC: Final = "ld.so.cache ld.so.conf ld.so.conf.d nsswitch.conf ssl alternatives localtime protocols services"
 
-# $ROOT: an empty folder; $DISK: MB; $KEPT: a folder that becomes /home, or empty; $BINDS: paths, read-only; $NAME.
+# $KEPT: an empty folder, only in this process's namespace the disk; $DISK: its size, MB.
+_HOLD: Final = r"""
+set -e
+mount --make-rprivate /
+mount -t tmpfs -o "size=${DISK}M,mode=755" home "$KEPT"
+echo up
+exec "$PYTHON" -I -c "$INIT"
+"""
+
+# $ROOT: an empty folder; $KEPT: the disk; $BINDS: paths, read-only; $NAME.
 _BOOT: Final = r"""
 set -e
 mount --make-rprivate /
@@ -49,7 +59,7 @@ printf 'root:x:0:0::/root:/bin/sh\nuser:x:1000:1000::/home/user:/bin/sh\n' > etc
 printf 'root:x:0:\nuser:x:1000:\n' > etc/group
 printf '127.0.0.1 localhost\n' > etc/hosts
 mkdir -p ".$SOURCE" && mount --bind "$SITE" ".$SOURCE" && mount -o remount,bind,ro ".$SOURCE"
-if [ -n "$KEPT" ]; then mount --bind "$KEPT" home; else mount -t tmpfs -o "size=${DISK}M,mode=755" home home; fi
+mount --bind "$KEPT" home
 mkdir -p home/user && chown 1000:1000 home/user
 mount -t proc proc proc
 mount --rbind /dev dev
@@ -68,20 +78,13 @@ _INIT: Final = "import signal\nsignal.signal(signal.SIGCHLD, signal.SIG_IGN)\nwh
 class Computer:
     """One computer at a place of a laboratory. `boot` it; `off` ends all that runs on it."""
 
-    def __init__(
-        self,
-        lab: NetworkLab,
-        place: str,
-        folder: Path,
-        *,
-        disk_mb: int = 4000,
-        site: Path = SOURCE,
-        keeps_disk: bool = False,
-    ) -> None:
-        """`folder`: scratch of this computer. `keeps_disk`: what is on its disk outlives a pulled plug."""
-        self.lab, self.place, self.site = lab, place, site
-        self._folder, self._disk_mb, self._keeps_disk = folder, disk_mb, keeps_disk
+    def __init__(self, lab: NetworkLab, place: str, folder: Path, *, disk_mb: int = 4000, site: Path = SOURCE) -> None:
+        """`folder`: scratch of this computer."""
+        self.lab, self.place, self.site, self.clock = lab, place, site, 0
+        self._folder, self._disk_mb = folder, disk_mb
         self._shell: subprocess.Popen[str] | None = None
+        self._holder: subprocess.Popen[str] | None = None
+        self._logs = 0
         self._init = 0
         self._programs: list[subprocess.Popen[str]] = []
         folder.mkdir(parents=True, exist_ok=True)
@@ -93,8 +96,9 @@ class Computer:
 
     @property
     def disk(self) -> Path:
-        """Its /home as this computer sees it, where the disk is kept."""
-        return self._folder / "disk"
+        """Its /home as this computer sees it."""
+        assert self._holder is not None
+        return Path(f"/proc/{self._holder.pid}/root{self._folder.resolve()}/disk")
 
     @property
     def address(self) -> str:
@@ -103,11 +107,9 @@ class Computer:
 
     def boot(self) -> Computer:
         """Starts it. Raises RuntimeError with what the boot said."""
-        root = self._folder / "root"
-        root.mkdir(exist_ok=True)
-        kept = self._folder / "disk"
-        if self._keeps_disk:
-            kept.mkdir(exist_ok=True)
+        root, kept = self._folder / "root", self._folder.resolve() / "disk"
+        for folder in (root, kept):
+            folder.mkdir(exist_ok=True)
         binds = ["/usr", "/bin", "/sbin", "/lib", "/lib64", str(_VENV), str(_BASE)]
         environment = {
             "PATH": os.environ["PATH"],
@@ -115,27 +117,27 @@ class Computer:
             "SITE": str(self.site),
             "SOURCE": str(SOURCE),  # where the virtual environment looks for the package
             "DISK": str(self._disk_mb),
-            "KEPT": str(kept) if self._keeps_disk else "",
+            "KEPT": str(kept),
             "BINDS": " ".join(dict.fromkeys(binds)),
             "ETC": _ETC,
             "NAME": self.place,
             "INIT": _INIT,
             "PYTHON": str(_VENV / "bin" / "python"),
         }
-        space = namespaces.NAMESPACES / self.lab._space(self.place)
-        command = [
-            "nsenter",
-            f"--net={space}",
-            "unshare",
-            "--mount",
-            "--pid",
-            "--uts",
-            "--ipc",
-            "--fork",
-            "--kill-child",
-        ]
+        if self._holder is None:
+            self._holder = self._up(["unshare", "--mount", "sh", "-c", _HOLD], environment)
+        enter = ["nsenter", f"--mount=/proc/{self._holder.pid}/ns/mnt"]
+        enter.append(f"--net={namespaces.NAMESPACES / self.lab._space(self.place)}")
+        apart = ["unshare", "--mount", "--pid", "--uts", "--ipc", "--fork", "--kill-child"]
+        self._shell = self._up([*enter, *apart, "sh", "-c", _BOOT], environment)
+        children = Path(f"/proc/{self._shell.pid}/task/{self._shell.pid}/children").read_text().split()
+        self._init = int(children[0])
+        return self
+
+    def _up(self, command: list[str], environment: dict[str, str]) -> subprocess.Popen[str]:
+        """A process of this computer that says when it is up."""
         shell = subprocess.Popen(
-            [*command, "sh", "-c", _BOOT],
+            command,
             env=environment,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -143,16 +145,11 @@ class Computer:
             text=True,
             start_new_session=True,
         )
-        self._shell = shell
         assert shell.stdout is not None
-        said = shell.stdout.readline()
-        children = Path(f"/proc/{shell.pid}/task/{shell.pid}/children").read_text().split()
-        if said != "up\n" or not children:
-            self._shell = None
+        if shell.stdout.readline() != "up\n":
             shell.kill()
             raise RuntimeError(f"{self.place} does not boot: {shell.communicate()[1]}")
-        self._init = int(children[0])
-        return self
+        return shell
 
     def command(self, words: Sequence[str]) -> list[str]:
         """The command that runs a program there, as its user."""
@@ -164,6 +161,9 @@ class Computer:
             "TERM": "dumb",
             "LANG": "C.UTF-8",
         }
+        if self.clock:
+            shutil.copy(_clock_library(self._folder), f"/proc/{self._init}/root/tmp/clock.so")
+            variables |= {"LD_PRELOAD": "/tmp/clock.so", "CLOCK_OFFSET": str(self.clock)}
         enter = [
             "nsenter",
             "-t",
@@ -181,7 +181,8 @@ class Computer:
 
     def start(self, words: str, log: str = "") -> Program:
         """Starts a farflung command line; its output goes to a log."""
-        path = self._folder / f"{log or len(self._programs)}.log"
+        self._logs += 1
+        path = self._folder / f"{log or self._logs}.log"
         with path.open("w") as out:
             process = subprocess.Popen(
                 self.command([str(_VENV / "bin" / "python"), "-m", "farflung.app.cli.main", *shlex.split(words)]),
@@ -214,6 +215,24 @@ class Computer:
             process.send_signal(signal.SIGCONT)
             process.wait()
         self._programs.clear()
+
+    def scrap(self) -> None:
+        """Pulls the plug for good: its disk is gone as well."""
+        self.off()
+        if self._holder is not None:
+            self._holder.kill()
+            self._holder.communicate()
+            self._holder = None
+
+    def fill(self) -> None:
+        """Leaves no byte of its disk free."""
+        with contextlib.suppress(OSError), (self.disk / "full").open("wb", 0) as file:
+            while file.write(bytes(1 << 20)):
+                pass
+
+    def empty(self) -> None:
+        """Removes what `fill` wrote."""
+        (self.disk / "full").unlink(missing_ok=True)
 
     def freeze(self) -> None:
         """Stops every process, as a closed lid does; its clock goes on."""
@@ -269,12 +288,21 @@ class Program:
         return text
 
 
+def _clock_library(folder: Path) -> Path:
+    """What moves a program's clock, compiled."""
+    library = folder / "clock.so"
+    if not library.exists():
+        source = Path(__file__).with_name("clock_offset.c")
+        subprocess.run(["cc", "-O2", "-shared", "-fPIC", "-o", str(library), str(source), "-ldl"], check=True)
+    return library
+
+
 @contextlib.contextmanager
-def computers(lab: NetworkLab, folder: Path, *places: str, keeps: Sequence[str] = ()) -> Iterator[dict[str, Computer]]:
-    """Booted computers by their place, those in `keeps` with a disk that outlives a pulled plug; off at the end."""
-    made = {place: Computer(lab, place, folder / place, keeps_disk=place in keeps) for place in places}
+def computers(lab: NetworkLab, folder: Path, *places: str, disk_mb: int = 4000) -> Iterator[dict[str, Computer]]:
+    """Booted computers by their place; off at the end."""
+    made = {place: Computer(lab, place, folder / place, disk_mb=disk_mb) for place in places}
     try:
         yield {place: computer.boot() for place, computer in made.items()}
     finally:
         for computer in made.values():
-            computer.off()
+            computer.scrap()

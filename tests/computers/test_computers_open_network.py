@@ -34,7 +34,7 @@ def network(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[NetworkL
     if why := why_not():
         pytest.skip(why)
     folder = tmp_path_factory.mktemp("computers")
-    with NetworkLab(HOMES) as lab, computers(lab, folder, OPERATOR, *LENDERS, REQUESTER, keeps=(REQUESTER,)) as booted:
+    with NetworkLab(HOMES) as lab, computers(lab, folder, OPERATOR, *LENDERS, REQUESTER) as booted:
         operator = booted[OPERATOR]
         opened = operator.start(f"network open net --host {operator.address}")
         invitation = re.search(r"farflung1\S+", opened.until(lambda said: "Ctrl-C" in said))

@@ -79,3 +79,6 @@ def test_a_log_that_lacks_what_the_ledger_knows_is_an_old_copy(recorded: int, dr
     with pytest.raises(RunError) as raised:
         check_newest(log(2, 3), row)
     assert raised.value.code == "FF-APP-560"
+    with pytest.raises(RunError) as raised:  # no round at all: somebody runs the same job again
+        check_newest([], row)
+    assert raised.value.code == "FF-APP-695"

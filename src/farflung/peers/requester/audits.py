@@ -59,6 +59,7 @@ from farflung.verify.evidence import AuditEvidence
 # For which one that was lost is waited for; and twice as long as its round took: it may have to train that again.
 RETURN_SECONDS: Final = 30.0
 TRY_AGAIN_SECONDS: Final = 0.5
+LOOK_SECONDS: Final = 3.0  # between two looks whether a member under audit still knows its lease
 GIVE_UP_SECONDS: Final = 900.0  # for which verifiers are asked in turn, before the run gives up
 
 
@@ -219,6 +220,22 @@ class AuditCoordinator:
 
     async def _one(self, case: AuditCase, public: PublishedState) -> tuple[list[SignedVerdict], Canary | None]:
         began = time.monotonic()
+        watch = asyncio.create_task(self._keep(case.contribution.peer))
+        try:
+            return await self._judged(case, public, began)
+        finally:
+            watch.cancel()
+
+    async def _keep(self, peer: PeerId) -> None:
+        """While its work is under audit: verifiers need what it sealed, which it serves under its lease alone."""
+        while True:
+            await asyncio.sleep(LOOK_SECONDS)
+            with contextlib.suppress(FarflungError):
+                await self._members.look(peer)
+
+    async def _judged(
+        self, case: AuditCase, public: PublishedState, began: float
+    ) -> tuple[list[SignedVerdict], Canary | None]:
         is_owed = case.contribution not in self._log.accepted[case.round]
         if is_owed:
             await self._returned(case.round, case.contribution.peer)
@@ -309,7 +326,7 @@ class AuditCoordinator:
         if found.is_guilty:
             self._false.setdefault(case.contribution.peer, case.round)
             alike = [s for s in said if s.testimony.verdict.verdict.finding is found.finding]
-            self._keep(case, order, alike)
+            self._store(case, order, alike)
         peer = case.contribution.peer
         self._job.journal.emit(
             AuditEndEvent(
@@ -324,7 +341,7 @@ class AuditCoordinator:
             )
         )
 
-    def _keep(self, case: AuditCase, order: messages.AuditRequest, said: list[VerifierStatement]) -> None:
+    def _store(self, case: AuditCase, order: messages.AuditRequest, said: list[VerifierStatement]) -> None:
         """Writes the evidence; durable on return, and before the verdicts are logged."""
         revealed = next((s.revealed for s in said if s.revealed is not None), None)
         shown = (*((order.opened.start,) if order.opened else ()), *(revealed.leaves if revealed else ()))

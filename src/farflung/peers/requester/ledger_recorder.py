@@ -251,11 +251,19 @@ async def job_row(ledger: LedgerClient, job: Hash) -> JobRow:
 
 def check_newest(records: Sequence[Record], job: JobRow | None) -> None:
     """Whether a log has all that the ledger knows of its job. What the ledger is told is in the log before: one that
-    lacks a round is an old copy, and whoever holds it must give no order. Raises RunError FF-APP-560.
+    lacks a round is an old copy, and whoever holds it must give no order. Raises RunError FF-APP-560; FF-APP-695
+    where it has none at all: more likely the same job is run again.
     """
     closed = sum(isinstance(record, RoundEndRecord) for record in records)
     committed = max((record.round + 1 for record in records if isinstance(record, CommitmentsRecord)), default=0)
     if job is not None and (job.round > closed or job.drawn > committed):
+        if not closed and not committed:
+            raise RunError(
+                "FF-APP-695",
+                "the network knows this job already, and this folder has no round of it",
+                cause=f"a run of the same job, seed and account began {max(job.round, job.drawn)} rounds of it",
+                hint="run it with another --seed, or go on with `farflung resume` where that run's folder is",
+            )
         raise RunError(
             "FF-APP-560",
             f"this folder is an old copy of the run: its log ends after {closed} rounds",

@@ -19,6 +19,7 @@ from farflung.ledger.transactions import JobCoordinate
 from farflung.net.endpoint_records import EndpointAddress
 from farflung.net.io.connection import Connection
 from farflung.net.io.path_manager import PathManager
+from farflung.net.messages import RemoteError
 from farflung.peers.ledger_client.client import LedgerClient
 from farflung.peers.protocol import messages
 from farflung.peers.protocol.calls import PATIENCE_SECONDS, is_lost_line, reach
@@ -36,6 +37,8 @@ NOT_NOW: Final = frozenset({"FF-APP-046", "FF-APP-571", "FF-APP-575", "FF-APP-57
 LEFT: Final = "FF-APP-091"  # its lease is over, or it gave notice: it never comes back
 NOT_NOW_PAUSE: Final = 5.0  # seconds before a member that is there, and said so, is asked again
 LOOK_TRIES: Final = 60  # tries without an answer, after which the directory is read: it may be elsewhere now
+# Said by a node that was started again: it is there, and knows nothing of the lease.
+NO_LEASE: Final = "FF-APP-041"
 RELAY_SECONDS: Final = 8.0  # a member behind a relay that died is waited for so long
 
 ReadAddresses = Callable[[], Awaitable[Mapping[PeerId, messages.PeerAddress]]]
@@ -53,6 +56,9 @@ class MembershipEvents(Protocol):
 
     async def join(self, peer: PeerId, round: int) -> None:
         """A peer holds the public state of `round`."""
+
+    def lose(self, peer: PeerId, reason: str) -> None:
+        """Evidence that a member is gone."""
 
 
 class Membership:
@@ -154,6 +160,19 @@ class Membership:
             with contextlib.suppress(FarflungError):  # who is away is told when it is started again
                 said = encode(messages.MembersUpdate(self._terms.id, known))
                 await (await self.dial(peer)).call(messages.MEMBERS, said)
+
+    async def look(self, peer: PeerId) -> None:
+        """Notices a member that forgot its lease, as one does that was started again. Else it is asked in rounds
+        alone, and a round that waits for audits of that member would wait for ever. Raises what its line says.
+        """
+        if peer in self.barred:
+            return
+        said = encode(messages.MembersUpdate(self._terms.id, self.setup.members))
+        try:
+            await (await self.dial(peer)).call(messages.MEMBERS, said)
+        except RemoteError as error:
+            if error.code == NO_LEASE and self._coordinator is not None:
+                self._coordinator.lose(peer, f"{error.code} it was started again")
 
     async def hand_passes(self) -> None:
         """Every node shows the newest passes; one that is away gets them when it is started again."""
