@@ -90,14 +90,14 @@ def test_few_hosts_are_advised_as_well_as_by_looking_at_all_subsets(seed: int, g
 @pytest.mark.parametrize(("seed", "goal"), DRAWS[:8])
 def test_more_offers_never_make_the_best_worse(seed: int, goal: AdviceGoal) -> None:
     found = drawn(100 + seed, 9)
-    each = [advised(found[:count], seed, goal) for count in (3, 5, 7, 9)]
+    each = [advised(found[:count], seed, goal) for count in (3, 6, 9)]
     assert each == sorted(each, reverse=True)
 
 
 @pytest.mark.whole
 def test_many_small_hosts_do_not_hide_a_few_large_ones() -> None:
     large = tuple(host(f"big{at}", "M2 Ultra") for at in range(4))
-    alone, beside = (layout_search.search(BIG, found) for found in (large, (*large, *hosts(30, "RTX 3070"))))
+    alone, beside = (layout_search.search(BIG, found) for found in (large, (*large, *hosts(16, "RTX 3070"))))
     assert alone.today is not None
     assert beside.today == alone.today
     assert beside.best[0].seconds <= alone.best[0].seconds
@@ -134,7 +134,7 @@ def test_no_layout_is_faster_than_its_bound(seed: int) -> None:
 
 @pytest.mark.whole
 def test_offers_that_no_bound_tells_apart_do_not_keep_the_search_busy(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = drawn(7, 40)
+    found = drawn(7, 24)
     whole = layout_search.search(MIDDLE, found)
     monkeypatch.setattr(layout_search, "TIMED", 16)
     few = layout_search.search(MIDDLE, found)

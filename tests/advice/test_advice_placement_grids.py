@@ -60,7 +60,7 @@ def played(fleet: Fleet, work: StepWork, grid: Indices, verdict: GridEvaluation)
 
 @pytest.mark.whole
 @given(st.integers(0, 2**32 - 1), st.integers(1, 8), st.integers(1, 40), st.integers(1, 4), st.booleans())
-@settings(max_examples=80)
+@settings(max_examples=40)
 def test_a_pipeline_takes_what_a_timeline_of_it_takes(
     seed: int, stages: int, micro: int, sites: int, lines: bool
 ) -> None:

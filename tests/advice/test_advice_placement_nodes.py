@@ -262,7 +262,7 @@ def test_failures_cost_what_they_interrupt() -> None:
 
 @pytest.mark.slow
 @given(SEEDS)
-@settings(max_examples=20)
+@settings(max_examples=8)
 def test_after_losses_little_state_moves_and_all_of_it_is_counted(seed: int) -> None:
     generator = np.random.default_rng(seed)
     fleet = small_fleet(seed, 42, memory=np.full(42, 3e10))

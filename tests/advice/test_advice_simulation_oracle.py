@@ -1,8 +1,8 @@
 """advice.simulation against a model on SimPy that shares nothing with it but the rules and what nodes are, and
 against what is known exactly.
 
-One thousand nodes for thirty days, so many networks that the standard errors of all sums of them are below 0.4 %, and
-their seeds are fixed. RARE is what happens to some hundreds of nodes: its standard error is its own.
+One thousand nodes for thirty days, with fixed seeds. The standard errors of all sums of six such networks (`make soak`)
+are below 0.4 %, and of two below 0.7 %. RARE is what happens to some hundreds of nodes: its standard error is its own.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ from farflung.compress import kernels
 pytestmark = [pytest.mark.whole, pytest.mark.xdist_group("oracle")]
 
 CLOSE = 0.01
-NETWORKS = 6
 SEEN = (
     "hired", "members", "away", "accepted", "dropped", "late", "fetching", "joined", "lost", "audited", "up", "downs",
     "paid", "fees", "relayed", "relay 0", "relay 1",
@@ -28,33 +27,35 @@ SEEN = (
 RARE = ("caught", "taken", "excluded", "cheated")  # once a cheater, or what comes of it
 
 
-@pytest.fixture(scope="module")
-def both() -> tuple[Counter[str], Counter[str]]:
-    """What came of all networks, added up: by advice.simulation, and by the oracle."""
+@pytest.fixture(scope="module", params=[2, pytest.param(6, marks=pytest.mark.soak)])
+def both(request: pytest.FixtureRequest) -> tuple[int, Counter[str], Counter[str]]:
+    """How many networks, and the sums over them: by advice.simulation, and by the oracle."""
     ours, theirs = Counter[str](), Counter[str]()
-    for seed in range(NETWORKS):
+    for seed in range(request.param):
         rules = busy(key=seed)
         oracle = Network(rules, settled(rules), lines(rules), seed)
         oracle.run()
         theirs += oracle.counted()
         ours += counted(play(rules))
-    return ours, theirs
+    return request.param, ours, theirs
 
 
-def test_what_is_often_agrees_with_the_oracle_within_one_per_cent(both: tuple[Counter[str], Counter[str]]) -> None:
-    ours, theirs = both
+def test_what_is_often_agrees_with_the_oracle_within_three_standard_errors(
+    both: tuple[int, Counter[str], Counter[str]],
+) -> None:
+    networks, ours, theirs = both
     for name in SEEN:
-        assert theirs[name] > 50_000, name
-        assert ours[name] == pytest.approx(theirs[name], rel=CLOSE), name
+        assert theirs[name] > 8_000 * networks, name
+        assert ours[name] == pytest.approx(theirs[name], rel=CLOSE * math.sqrt(6 / networks)), name
 
 
 def test_what_is_rare_agrees_with_the_oracle_within_four_standard_errors(
-    both: tuple[Counter[str], Counter[str]],
+    both: tuple[int, Counter[str], Counter[str]],
 ) -> None:
     """All four follow from some hundreds of cheaters that are caught: the sum of n such has an error of 1 / sqrt(n)."""
-    ours, theirs = both
+    networks, ours, theirs = both
     few = min(ours["caught"], theirs["caught"])
-    assert few > 300
+    assert few > 50 * networks
     for name in RARE:
         assert ours[name] == pytest.approx(theirs[name], rel=4 * math.sqrt(2 / few)), name
 

@@ -224,8 +224,9 @@ def test_without_churn_and_lateness_all_rounds_are_accepted() -> None:
 @pytest.mark.slow
 def test_who_is_caught_is_hired_no_more_and_loses_what_it_earned_that_day() -> None:
     rules = network(
-        cheaters=ODDS, caught=ODDS, caught_known=ODDS, audited=ODDS, up=1 << 40, down=1, late=0, fare=0, snapshot=0
-    )
+        nodes=300, periods=5, cheaters=ODDS, caught=ODDS, caught_known=ODDS, audited=ODDS, up=1 << 40, down=1, late=0,
+        fare=0, snapshot=0,
+    )  # fmt: skip
     outcome = play(rules)
     first = outcome.periods[0]
     assert first.flows.paid == 0

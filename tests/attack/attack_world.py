@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import itertools
 import random
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
 from farflung.core.codec import encode
 from farflung.core.crypto import NS_OBJECT, SigningKey, digest, local_key
@@ -358,3 +359,15 @@ def within(seconds: float, test: Callable[[], Awaitable[None]]) -> None:
             await test()
 
     asyncio.run(body())
+
+
+def soaked(cases: Sequence[Any], ids: Sequence[str], kept: str) -> list[Any]:
+    """Cases of one check, each with its name: those whose names are kept run always, the others in `make soak`."""
+    left = set(kept.split(", "))
+    assert left <= set(ids), left - set(ids)
+    return [
+        pytest.param(
+            *(case if isinstance(case, tuple) else (case,)), id=name, marks=() if name in left else pytest.mark.soak
+        )
+        for case, name in zip(cases, ids, strict=True)
+    ]

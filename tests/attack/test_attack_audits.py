@@ -12,7 +12,18 @@ from typing import Any, cast
 import msgspec
 import pytest
 from attack_run import CHAIN, EVE, HONEST, ORDERS, PATIENCE, ROUND, Hostile, Judge, Run, Twist, ledger_of
-from attack_world import COURT, SEGMENTS, SPEC, STRANGER, TERMS, VERIFIERS, hostile_bodies, hostile_values, within
+from attack_world import (
+    COURT,
+    SEGMENTS,
+    SPEC,
+    STRANGER,
+    TERMS,
+    VERIFIERS,
+    hostile_bodies,
+    hostile_values,
+    soaked,
+    within,
+)
 
 from farflung.core import limits
 from farflung.core.backoff import Backoff
@@ -222,13 +233,16 @@ def test_a_start_that_nobody_can_fetch_is_withheld(scene: Any) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "state",
-    [
-        ObjectManifest(NIL, 10, ()),
-        ObjectManifest(NIL, -1, ()),
-        ObjectManifest(NIL, 1 << 62, ()),
-        ObjectManifest(Hash(b""), 0, ()),
-    ],
-    ids=["no chunks", "negative", "giant", "no hash"],
+    soaked(
+        [
+            ObjectManifest(NIL, 10, ()),
+            ObjectManifest(NIL, -1, ()),
+            ObjectManifest(NIL, 1 << 62, ()),
+            ObjectManifest(Hash(b""), 0, ()),
+        ],
+        ["no chunks", "negative", "giant", "no hash"],
+        "giant, no hash",
+    ),
 )
 def test_a_start_that_is_no_object_is_withheld(scene: Any, state: ObjectManifest) -> None:
     caught(scene(twisted(open=lambda _e, _o, said: replace(said, state=state))), VerdictFinding.WITHHELD)
@@ -240,16 +254,19 @@ def test_a_start_that_is_no_object_is_withheld(scene: Any, state: ObjectManifest
 @pytest.mark.whole
 @pytest.mark.parametrize(
     "twist",
-    [
-        lambda eve, _, said: replace(said, start=replace(said.start, index=said.start.index ^ 1)),
-        lambda eve, _, said: replace(said, start=replace(said.start, path=said.start.path[:-1])),
-        lambda eve, _, said: replace(said, start=replace(said.start, path=())),
-        lambda eve, _, said: replace(said, start=replace(said.start, data=b"")),
-        lambda eve, _, said: replace(said, start=replace(said.start, data=said.start.data[:-1] + b"?")),
-        lambda eve, _, said: replace(said, state=eve.put(b"no state at all")),
-        lambda eve, _, said: replace(said, start=eve.lease._result.trace.opened(said.start.index ^ 1)[0]),
-    ],
-    ids=["index", "cut path", "no path", "no data", "another trace", "another state", "another border"],
+    soaked(
+        [
+            lambda eve, _, said: replace(said, start=replace(said.start, index=said.start.index ^ 1)),
+            lambda eve, _, said: replace(said, start=replace(said.start, path=said.start.path[:-1])),
+            lambda eve, _, said: replace(said, start=replace(said.start, path=())),
+            lambda eve, _, said: replace(said, start=replace(said.start, data=b"")),
+            lambda eve, _, said: replace(said, start=replace(said.start, data=said.start.data[:-1] + b"?")),
+            lambda eve, _, said: replace(said, state=eve.put(b"no state at all")),
+            lambda eve, _, said: replace(said, start=eve.lease._result.trace.opened(said.start.index ^ 1)[0]),
+        ],
+        ["index", "cut path", "no path", "no data", "another trace", "another state", "another border"],
+        "index, no path, another state, another border",
+    ),
 )
 def test_a_member_that_opens_something_else_is_caught(scene: Any, twist: Twist) -> None:
     caught(scene(twisted(open=twist)), VerdictFinding.FALSE)
@@ -258,15 +275,18 @@ def test_a_member_that_opens_something_else_is_caught(scene: Any, twist: Twist) 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "twist",
-    [
-        lambda eve, _, said: replace(said, leaves=()),
-        lambda eve, _, said: replace(said, leaves=said.leaves[::-1]),
-        lambda eve, _, said: replace(said, leaves=said.leaves * 2),
-        lambda eve, _, said: replace(
-            said, leaves=tuple(replace(leaf, data=leaf.data[:-1] + b"?") for leaf in said.leaves)
-        ),
-    ],
-    ids=["none", "reversed", "twice", "another trace"],
+    soaked(
+        [
+            lambda eve, _, said: replace(said, leaves=()),
+            lambda eve, _, said: replace(said, leaves=said.leaves[::-1]),
+            lambda eve, _, said: replace(said, leaves=said.leaves * 2),
+            lambda eve, _, said: replace(
+                said, leaves=tuple(replace(leaf, data=leaf.data[:-1] + b"?") for leaf in said.leaves)
+            ),
+        ],
+        ["none", "reversed", "twice", "another trace"],
+        "none, another trace",
+    ),
 )
 def test_a_member_that_shows_other_leaves_is_caught(scene: Any, twist: Twist) -> None:
     caught(scene(twisted(unveil=twist)), VerdictFinding.FALSE)
@@ -394,79 +414,84 @@ BORDER_OF_ANOTHER = digest("test/another border")
 @pytest.mark.whole
 @pytest.mark.parametrize(
     ("method", "bend"),
-    [
-        (
-            messages.AUDIT,
-            lambda j, o, said: replace(
-                said,
-                blind=blind(
-                    other(j),
-                    TERMS.id,
-                    o.round,
-                    EVE.public,
-                    o.segment,
-                    j.lease._held[o.round, EVE.public, o.segment].audit.mine.border,
+    soaked(
+        [
+            (
+                messages.AUDIT,
+                lambda j, o, said: replace(
+                    said,
+                    blind=blind(
+                        other(j),
+                        TERMS.id,
+                        o.round,
+                        EVE.public,
+                        o.segment,
+                        j.lease._held[o.round, EVE.public, o.segment].audit.mine.border,
+                    ),
                 ),
             ),
-        ),
-        (messages.AUDIT, lambda j, o, said: replace(said, blind=replace(said.blind, verifier=other(j).public))),
-        (messages.AUDIT, lambda j, o, said: replace(said, blind=replace(said.blind, digest=NIL))),
-        (messages.AUDIT, lambda j, o, said: messages.AuditReply(None, None)),
-        (messages.AUDIT, shortcut(VerdictFinding.HOLDS)),
-        (messages.AUDIT, shortcut(VerdictFinding.UNPAID)),
-        (messages.AUDIT, hung_up),
-        (messages.AUDIT, lambda j, o, said: "what?"),
-        (messages.JUDGE, lambda j, o, said: replace(said, nonce=NIL)),
-        (messages.JUDGE, lambda j, o, said: replace(said, border=replace(said.border, params=BORDER_OF_ANOTHER))),
-        (messages.JUDGE, lambda j, o, said: replace(said, nonce=Hash(HUGE))),
-        (messages.JUDGE, judged(finding=VerdictFinding.FALSE, excess=2000)),
-        (messages.JUDGE, judged(finding=VerdictFinding.FALSE, excess=EXCESS_CAP + 1)),
-        (messages.JUDGE, judged(finding=VerdictFinding.UNPAID, excess=2001)),
-        (messages.JUDGE, judged(finding=VerdictFinding.WITHHELD, excess=1)),
-        (messages.JUDGE, judged(excess=-1)),
-        (messages.JUDGE, judged(node=HONEST[0].public)),
-        (messages.JUDGE, judged(result=NIL)),
-        (messages.JUDGE, judged(round=ROUND - 1)),
-        (messages.JUDGE, judged(trace=NIL)),
-        (messages.JUDGE, judged(job=NIL)),
-        (messages.JUDGE, judged(chain=NIL)),
-        (messages.JUDGE, lambda j, o, said: judged(segment=SEGMENTS - 1 - o.segment)(j, o, said)),
-        (messages.JUDGE, lambda j, o, said: judged(verifier=other(j).public)(j, o, said)),
-        (messages.JUDGE, lambda j, o, said: replace(said, verdict=replace(said.verdict, signature=bytes(64)))),
-        (messages.JUDGE, lambda j, o, said: replace(said, verdict=sign_verdict(STRANGER, said.verdict.verdict))),
-        (messages.JUDGE, hung_up),
-        (messages.JUDGE, lambda j, o, said: "what?"),
-    ],
-    ids=[
-        "another's blind",
-        "another's name",
-        "another digest",
-        "nothing",
-        "holds without a run",
-        "unpaid without a run",
-        "dies in the run",
-        "babbles after the run",
-        "another nonce",
-        "another result",
-        "a giant nonce",
-        "false within what is not punished",
-        "false beyond any distance",
-        "unpaid beyond its bound",
-        "withheld by a distance",
-        "a negative distance",
-        "another node",
-        "another result in the verdict",
-        "another round",
-        "another trace",
-        "another job",
-        "another chain",
-        "another segment",
-        "another verifier",
-        "unsigned",
-        "signed by a stranger",
-        "dies before judging",
-        "babbles",
-    ],
+            (messages.AUDIT, lambda j, o, said: replace(said, blind=replace(said.blind, verifier=other(j).public))),
+            (messages.AUDIT, lambda j, o, said: replace(said, blind=replace(said.blind, digest=NIL))),
+            (messages.AUDIT, lambda j, o, said: messages.AuditReply(None, None)),
+            (messages.AUDIT, shortcut(VerdictFinding.HOLDS)),
+            (messages.AUDIT, shortcut(VerdictFinding.UNPAID)),
+            (messages.AUDIT, hung_up),
+            (messages.AUDIT, lambda j, o, said: "what?"),
+            (messages.JUDGE, lambda j, o, said: replace(said, nonce=NIL)),
+            (messages.JUDGE, lambda j, o, said: replace(said, border=replace(said.border, params=BORDER_OF_ANOTHER))),
+            (messages.JUDGE, lambda j, o, said: replace(said, nonce=Hash(HUGE))),
+            (messages.JUDGE, judged(finding=VerdictFinding.FALSE, excess=2000)),
+            (messages.JUDGE, judged(finding=VerdictFinding.FALSE, excess=EXCESS_CAP + 1)),
+            (messages.JUDGE, judged(finding=VerdictFinding.UNPAID, excess=2001)),
+            (messages.JUDGE, judged(finding=VerdictFinding.WITHHELD, excess=1)),
+            (messages.JUDGE, judged(excess=-1)),
+            (messages.JUDGE, judged(node=HONEST[0].public)),
+            (messages.JUDGE, judged(result=NIL)),
+            (messages.JUDGE, judged(round=ROUND - 1)),
+            (messages.JUDGE, judged(trace=NIL)),
+            (messages.JUDGE, judged(job=NIL)),
+            (messages.JUDGE, judged(chain=NIL)),
+            (messages.JUDGE, lambda j, o, said: judged(segment=SEGMENTS - 1 - o.segment)(j, o, said)),
+            (messages.JUDGE, lambda j, o, said: judged(verifier=other(j).public)(j, o, said)),
+            (messages.JUDGE, lambda j, o, said: replace(said, verdict=replace(said.verdict, signature=bytes(64)))),
+            (messages.JUDGE, lambda j, o, said: replace(said, verdict=sign_verdict(STRANGER, said.verdict.verdict))),
+            (messages.JUDGE, hung_up),
+            (messages.JUDGE, lambda j, o, said: "what?"),
+        ],
+        [
+            "another's blind",
+            "another's name",
+            "another digest",
+            "nothing",
+            "holds without a run",
+            "unpaid without a run",
+            "dies in the run",
+            "babbles after the run",
+            "another nonce",
+            "another result",
+            "a giant nonce",
+            "false within what is not punished",
+            "false beyond any distance",
+            "unpaid beyond its bound",
+            "withheld by a distance",
+            "a negative distance",
+            "another node",
+            "another result in the verdict",
+            "another round",
+            "another trace",
+            "another job",
+            "another chain",
+            "another segment",
+            "another verifier",
+            "unsigned",
+            "signed by a stranger",
+            "dies before judging",
+            "babbles",
+        ],
+        "another's blind, another digest, nothing, holds without a run, dies in the run, another nonce, "
+        "a giant nonce, false beyond any distance, unpaid beyond its bound, another node, another trace, another job, "
+        "unsigned, babbles",
+    ),
 )
 def test_a_verifier_that_does_not_keep_to_the_protocol_is_passed_over(
     scene: Any, method: str, bend: Callable[[Judge, Any, Any], Any]

@@ -13,7 +13,7 @@ import attack_world
 import msgspec
 import pytest
 from attack_run import EVE, Run, ledger_of
-from attack_world import AUDITED, LAYOUT, MEMBERS, REQUESTER, VERIFIERS, within
+from attack_world import AUDITED, LAYOUT, MEMBERS, REQUESTER, VERIFIERS, soaked, within
 
 from farflung.core.backoff import Backoff
 from farflung.core.commitments import BorderRoots
@@ -291,16 +291,19 @@ def _true_end(eve: Any, order: Any, said: messages.CanaryOpenReply) -> messages.
 @pytest.mark.whole
 @pytest.mark.parametrize(
     "twist",
-    [
-        refusing,
-        lambda *_: "what?",
-        _true_end,
-        _changed(nonce=NIL),
-        _changed(trace=NIL),
-        _changed(leaves=()),
-        lambda _e, _o, said: replace(said, opened=replace(said.opened, start=replace(said.opened.start, path=()))),
-    ],
-    ids=["refuses", "babbles", "true end", "another nonce", "another trace", "no leaves", "no start"],
+    soaked(
+        [
+            refusing,
+            lambda *_: "what?",
+            _true_end,
+            _changed(nonce=NIL),
+            _changed(trace=NIL),
+            _changed(leaves=()),
+            lambda _e, _o, said: replace(said, opened=replace(said.opened, start=replace(said.opened.start, path=()))),
+        ],
+        ["refuses", "babbles", "true end", "another nonce", "another trace", "no leaves", "no start"],
+        "refuses, true end, another trace",
+    ),
 )
 def test_who_plants_nothing_or_something_else_has_its_audit_without_a_canary(scene: Any, twist: Any) -> None:
     def prepare(run: Run) -> None:

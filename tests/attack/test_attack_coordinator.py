@@ -10,7 +10,19 @@ import msgspec
 import numpy as np
 import pytest
 from attack_run import EVE, HONEST, ROUND, Hostile, Run, Twist
-from attack_world import BOUND, LAYOUT, MEMBERS, SPEC, STRANGER, SYNCED, TERMS, hostile_bodies, hostile_values, within
+from attack_world import (
+    BOUND,
+    LAYOUT,
+    MEMBERS,
+    SPEC,
+    STRANGER,
+    SYNCED,
+    TERMS,
+    hostile_bodies,
+    hostile_values,
+    soaked,
+    within,
+)
 
 from farflung.core import limits
 from farflung.core.backoff import Backoff
@@ -96,30 +108,33 @@ OTHER_JOB = digest("test/1", b"another job")
 @pytest.mark.whole
 @pytest.mark.parametrize(
     "commitment",
-    [
-        lambda _: commit(STRANGER, TERMS.id, ROUND, HASH, 16, HASH),
-        lambda _: replace(commit(STRANGER, TERMS.id, ROUND, HASH, 16, HASH), peer=EVE.public),
-        lambda _: commit(EVE, TERMS.id, ROUND - 1, HASH, 16, HASH),
-        lambda _: commit(EVE, TERMS.id, ROUND + 1, HASH, 16, HASH),
-        lambda _: commit(EVE, OTHER_JOB, ROUND, HASH, 16, HASH),
-        lambda _: commit(HONEST[0], TERMS.id, ROUND, HASH, 16, HASH),
-        lambda _: replace(commit(HONEST[0], TERMS.id, ROUND, HASH, 16, HASH), peer=EVE.public),
-        lambda _: replace(commit(EVE, TERMS.id, ROUND, HASH, 16, HASH), signature=b""),
-        lambda _: long_commitment(3_000_000),
-        lambda _: long_commitment(0),
-    ],
-    ids=[
-        "another key's",
-        "another key's under the own name",
-        "of the round before",
-        "of the round after",
-        "of another job",
-        "copied",
-        "copied under the own name",
-        "unsigned",
-        "longer than the log takes",
-        "empty",
-    ],
+    soaked(
+        [
+            lambda _: commit(STRANGER, TERMS.id, ROUND, HASH, 16, HASH),
+            lambda _: replace(commit(STRANGER, TERMS.id, ROUND, HASH, 16, HASH), peer=EVE.public),
+            lambda _: commit(EVE, TERMS.id, ROUND - 1, HASH, 16, HASH),
+            lambda _: commit(EVE, TERMS.id, ROUND + 1, HASH, 16, HASH),
+            lambda _: commit(EVE, OTHER_JOB, ROUND, HASH, 16, HASH),
+            lambda _: commit(HONEST[0], TERMS.id, ROUND, HASH, 16, HASH),
+            lambda _: replace(commit(HONEST[0], TERMS.id, ROUND, HASH, 16, HASH), peer=EVE.public),
+            lambda _: replace(commit(EVE, TERMS.id, ROUND, HASH, 16, HASH), signature=b""),
+            lambda _: long_commitment(3_000_000),
+            lambda _: long_commitment(0),
+        ],
+        [
+            "another key's",
+            "another key's under the own name",
+            "of the round before",
+            "of the round after",
+            "of another job",
+            "copied",
+            "copied under the own name",
+            "unsigned",
+            "longer than the log takes",
+            "empty",
+        ],
+        "another key's under the own name, of the round before, of another job, unsigned, longer than the log takes",
+    ),
 )
 def test_a_commitment_that_is_not_the_peers_own_for_this_round(
     attacked: Any, commitment: Callable[[Hostile], Any]
@@ -153,7 +168,7 @@ def test_statistics_that_cannot_be(attacked: Any, changes: dict[str, Any]) -> No
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("weight", [SPEC.round_tokens + 1, limits.WEIGHT + 1, 0, -1, -(1 << 63), (1 << 64) - 1])
+@pytest.mark.parametrize("weight", [SPEC.round_tokens + 1, -1, (1 << 64) - 1])
 def test_a_weight_that_is_not_earned(attacked: Any, weight: int) -> None:
     attacked("FF-APP-054", reveal=changed(weight=weight))
 
@@ -197,14 +212,7 @@ def changed(**fields: Any) -> Twist:
 @pytest.mark.whole
 @pytest.mark.parametrize(
     "fields",
-    [
-        {"payload": HASH},
-        {"object": HASH},
-        {"nonce": HASH},
-        {"nonce": b""},
-        {"peer": HONEST[0].public},
-        {"object": b"x" * 100_000},
-    ],
+    [{"payload": HASH}, {"object": HASH}, {"nonce": HASH}, {"peer": HONEST[0].public}, {"object": b"x" * 100_000}],
 )
 def test_a_payload_that_is_not_the_committed_one(attacked: Any, fields: dict[str, Any]) -> None:
     attacked("FF-APP-054", reveal=changed(**fields))
@@ -261,9 +269,7 @@ def test_a_manifest_that_is_not_the_contributions_object(attacked: Any) -> None:
     [
         (ObjectManifest(HASH, BOUND + 1, (HASH,)), "FF-APP-055"),
         (ObjectManifest(HASH, limits.OBJECT_BYTES, (HASH,) * limits.OBJECT_CHUNKS), "FF-APP-055"),
-        (ObjectManifest(HASH, 1 << 62, ()), "FF-APP-055"),
         (ObjectManifest(HASH, -1, ()), "FF-STOR-001"),
-        (ObjectManifest(HASH, BOUND, ()), "FF-STOR-001"),
         (ObjectManifest(HASH, BOUND, (HASH,) * 1000), "FF-STOR-001"),
         (ObjectManifest(HASH, BOUND, (Hash(b""),)), "FF-STOR-001"),
     ],
@@ -279,18 +285,21 @@ def test_a_manifest_over_its_bounds(attacked: Any, manifest: ObjectManifest, cod
 @pytest.mark.whole
 @pytest.mark.parametrize(
     ("make", "code"),
-    [
-        (lambda eve: b"", "FF-COMP-001"),
-        (lambda eve: flipped(payload_of(eve), 0), "FF-COMP-003"),
-        (lambda eve: flipped(payload_of(eve), 5), "FF-COMP-005"),
-        (lambda eve: flipped(payload_of(eve), 30), "FF-COMP-006"),
-        (lambda eve: payload_of(eve, round=ROUND - 1), "FF-COMP-007"),
-        (lambda eve: payload_of(eve, base_root=HASH), "FF-COMP-008"),
-        (lambda eve: payload_of(eve, peer=HONEST[0].public), "FF-COMP-009"),
-        (lambda eve: payload_of(eve)[:-1], "FF-COMP-010"),
-        (lambda eve: payload_of(eve)[:-4] + b"\xff" * 4, "FF-COMP-017"),
-    ],
-    ids=["empty", "magic", "codec", "layout", "other round", "other state", "copied", "cut", "NaN"],
+    soaked(
+        [
+            (lambda eve: b"", "FF-COMP-001"),
+            (lambda eve: flipped(payload_of(eve), 0), "FF-COMP-003"),
+            (lambda eve: flipped(payload_of(eve), 5), "FF-COMP-005"),
+            (lambda eve: flipped(payload_of(eve), 30), "FF-COMP-006"),
+            (lambda eve: payload_of(eve, round=ROUND - 1), "FF-COMP-007"),
+            (lambda eve: payload_of(eve, base_root=HASH), "FF-COMP-008"),
+            (lambda eve: payload_of(eve, peer=HONEST[0].public), "FF-COMP-009"),
+            (lambda eve: payload_of(eve)[:-1], "FF-COMP-010"),
+            (lambda eve: payload_of(eve)[:-4] + b"\xff" * 4, "FF-COMP-017"),
+        ],
+        ["empty", "magic", "codec", "layout", "other round", "other state", "copied", "cut", "NaN"],
+        "empty, other round, NaN",
+    ),
 )
 def test_a_payload_that_does_not_decode_though_committed(
     attacked: Any, make: Callable[[Hostile], bytes], code: str
@@ -339,7 +348,7 @@ def test_a_maker_that_refuses_chunks_is_no_trouble_while_its_replica_serves(tmp_
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("replica", [STRANGER.public, b"", b"x" * 3_900_000])
+@pytest.mark.parametrize("replica", [STRANGER.public, b"x" * 3_900_000])
 def test_a_replica_that_nobody_asked_for_never_reaches_the_members(attacked: Any, replica: PeerId) -> None:
     def reveal(_eve: Hostile, _order: Any, shown: messages.RevealReply) -> messages.RevealReply:
         return messages.RevealReply(replace(shown.share, replica=replica))
@@ -360,13 +369,16 @@ def test_a_wrong_root_expels(attacked: Any) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "sign",
-    [
-        lambda root: sign_root(STRANGER, TERMS.id, ROUND, root),
-        lambda root: sign_root(EVE, TERMS.id, ROUND - 1, root),
-        lambda root: sign_root(EVE, OTHER_JOB, ROUND, root),
-        lambda _root: b"",
-    ],
-    ids=["another key", "another round", "another job", "none"],
+    soaked(
+        [
+            lambda root: sign_root(STRANGER, TERMS.id, ROUND, root),
+            lambda root: sign_root(EVE, TERMS.id, ROUND - 1, root),
+            lambda root: sign_root(EVE, OTHER_JOB, ROUND, root),
+            lambda _root: b"",
+        ],
+        ["another key", "another round", "another job", "none"],
+        "another key, another round",
+    ),
 )
 def test_a_root_that_the_peer_did_not_sign(attacked: Any, sign: Callable[[Hash], Any]) -> None:
     def merge(_eve: Hostile, _order: Any, said: messages.MergeReply) -> messages.MergeReply:
@@ -393,9 +405,16 @@ def hanging_up(eve: Hostile, _order: Any, said: Any) -> Any:
 
 
 @pytest.mark.whole
-@pytest.mark.parametrize("method", ["train", "reveal", "merge"])
 @pytest.mark.parametrize(
-    ("twist", "reason"), [(failing, "FF-APP-041 ?[2Jno?"), (babbling, "FF-NET-024"), (hanging_up, "FF-NET-046")]
+    ("method", "twist", "reason"),
+    [
+        ("train", failing, "FF-APP-041 ?[2Jno?"),
+        ("train", hanging_up, "FF-NET-046"),
+        ("reveal", babbling, "FF-NET-024"),
+        ("reveal", hanging_up, "FF-NET-046"),
+        ("merge", failing, "FF-APP-041 ?[2Jno?"),
+        ("merge", hanging_up, "FF-NET-046"),
+    ],
 )
 def test_errors_and_hanging_up(attacked: Any, method: str, twist: Twist, reason: str) -> None:
     attacked(reason, **{method: twist}, accepted_last=method == "merge")

@@ -273,10 +273,7 @@ def test_a_report_shows_text_of_any_kind_as_text(tmp_path: Path) -> None:
 
 
 @pytest.mark.whole
-@pytest.mark.parametrize(
-    ("number", "real"),
-    [(0, 0.0), (1, 1e30), (-1, -1e30), ((1 << 63) - 1, 1e30), (-(1 << 63), 5e-324), (limits.ROUNDS, 1e-30)],
-)
+@pytest.mark.parametrize(("number", "real"), [(-1, -1e30), ((1 << 63) - 1, 1e30), (-(1 << 63), 5e-324)])
 def test_a_report_of_absurd_numbers_is_drawn(number: int, real: float) -> None:
     timeline = RunTimeline()
     for event in whole(rounds=2):
@@ -295,10 +292,10 @@ def test_a_report_of_absurd_numbers_is_drawn(number: int, real: float) -> None:
 @pytest.mark.whole
 def test_a_report_of_very_many_rounds_members_and_audits_stays_a_page() -> None:
     timeline = RunTimeline()
-    for event in whole(tuple(f"{i:064x}" for i in range(200)), rounds=2):
+    for event in whole(tuple(f"{i:064x}" for i in range(100)), rounds=2):
         timeline = fold(timeline, event)
-    for number in range(2, 6000):
-        opened = events.RoundStartEvent(round=number, rounds=6000, peers=PEERS, waited=0.0)
+    for number in range(2, 3000):
+        opened = events.RoundStartEvent(round=number, rounds=3000, peers=PEERS, waited=0.0)
         drawn = events.AuditDrawEvent(round=number, peer=PEERS[0], segment=number)
         held = events.AuditEndEvent(
             round=number, peer=PEERS[0], segment=number, verifiers=(), finding="holds", excess=0.1, tokens=1,
@@ -308,8 +305,8 @@ def test_a_report_of_very_many_rounds_members_and_audits_stays_a_page() -> None:
             timeline = fold(timeline, event)
     page = report_page.render(timeline, "r", CREATED, is_owned=False)
     assert len(page) < 8_000_000
-    assert "These are the last 2000 of 6,000 rounds." in page
-    assert f"{report_page.ROWS} of 6,001 drawn segments as a table" in page
+    assert "These are the last 2000 of 3,000 rounds." in page
+    assert f"{report_page.ROWS} of 3,001 drawn segments as a table" in page
     assert "▲ false" in page  # what is contested is listed before what is last
 
 

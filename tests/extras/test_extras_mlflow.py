@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from extras_told import tell
 
 from farflung.callbacks import MLflow
-
-mlflow = pytest.importorskip("mlflow", reason="pip install 'farflung[mlflow]'")
 
 pytestmark = [
     pytest.mark.extra(name="mlflow"),
@@ -17,7 +16,13 @@ pytestmark = [
 ]
 
 
-def test_a_run_is_in_a_database_of_its_own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def mlflow() -> Any:
+    """MLflow, whose import takes seconds: not while tests are collected."""
+    return pytest.importorskip("mlflow", reason="pip install 'farflung[mlflow]'")
+
+
+def test_a_run_is_in_a_database_of_its_own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mlflow: Any) -> None:
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     tell(tmp_path, MLflow("a-project"))
     client = mlflow.MlflowClient(tracking_uri=f"sqlite:///{tmp_path / 'mlflow.db'}")

@@ -14,14 +14,17 @@ import pytest
 
 import farflung
 
-pytest.importorskip("pandas", reason="pip install 'farflung[notebook]'")
-pytest.importorskip("ipykernel", reason="pip install 'farflung[notebook]'")
-nbclient = pytest.importorskip("nbclient", reason="pip install 'farflung[notebook]'")
-
 pytestmark = [pytest.mark.extra(name="notebook"), pytest.mark.whole, pytest.mark.timeout(400)]
 
 NOTEBOOK = Path(__file__).resolve().parents[2] / "examples" / "notebook.ipynb"
 LIMIT_SECONDS = 90
+
+
+@pytest.fixture(autouse=True)
+def installed() -> None:
+    """What a notebook needs, which is not imported while tests are collected."""
+    for name in ("pandas", "ipykernel", "nbclient"):
+        pytest.importorskip(name, reason="pip install 'farflung[notebook]'")
 
 
 @pytest.fixture
@@ -52,6 +55,8 @@ def test_the_example_notebook_runs_from_the_first_cell_to_the_last(small: Path) 
     import nbformat
 
     notebook = nbformat.read(NOTEBOOK, as_version=4)
+    import nbclient
+
     client = nbclient.NotebookClient(
         notebook,
         timeout=LIMIT_SECONDS,

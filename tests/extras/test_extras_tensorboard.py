@@ -10,9 +10,12 @@ from extras_told import tell
 
 from farflung.callbacks import TensorBoard
 
-pytest.importorskip("tensorboard", reason="pip install 'farflung[tensorboard]'")
-
 pytestmark = pytest.mark.extra(name="tensorboard")
+
+
+@pytest.fixture(autouse=True)
+def installed() -> None:
+    pytest.importorskip("tensorboard", reason="pip install 'farflung[tensorboard]'")
 
 
 def scalars(folder: Path) -> dict[str, list[tuple[int, float]]]:

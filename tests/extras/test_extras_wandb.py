@@ -11,18 +11,19 @@ from extras_told import tell
 
 from farflung.callbacks import WandB
 
-wandb = pytest.importorskip("wandb", reason="pip install 'farflung[wandb]'")
-
 pytestmark = pytest.mark.extra(name="wandb")
 
 
-@pytest.fixture(autouse=True)
-def nothing_of_this_account(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def wandb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """W&B, whose import takes seconds, without anything of this account."""
+    library = pytest.importorskip("wandb", reason="pip install 'farflung[wandb]'")
     for name in ("WANDB_MODE", "WANDB_API_KEY", "WANDB_DIR"):
         monkeypatch.delenv(name, raising=False)
     for name in ("CACHE", "CONFIG", "DATA"):
         monkeypatch.setenv(f"WANDB_{name}_DIR", str(tmp_path / name.lower()))
     monkeypatch.setenv("HOME", str(tmp_path))
+    return library
 
 
 BLOCK, HEAD = 32768, 7
@@ -54,7 +55,7 @@ def values(items: Any) -> dict[str, Any]:
     return {item.key or "/".join(item.nested_key): json.loads(item.value_json) for item in items}
 
 
-def test_unless_told_otherwise_a_run_stays_offline_in_its_own_folder(tmp_path: Path) -> None:
+def test_unless_told_otherwise_a_run_stays_offline_in_its_own_folder(tmp_path: Path, wandb: Any) -> None:
     folder = tmp_path / "day-n"
     folder.mkdir()
     tell(folder, WandB("a-project"))
@@ -74,7 +75,7 @@ def test_unless_told_otherwise_a_run_stays_offline_in_its_own_folder(tmp_path: P
     assert list(folder.glob("wandb/offline-run-*/files/*")) == []
 
 
-def test_a_mode_that_is_asked_for_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_mode_that_is_asked_for_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wandb: Any) -> None:
     monkeypatch.setenv("WANDB_MODE", "disabled")
     tell(tmp_path, WandB())
     assert list(tmp_path.glob("wandb/offline-run-*")) == []

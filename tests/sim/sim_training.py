@@ -24,9 +24,9 @@ from farflung.train.worker_messages import AcceptedPayload
 
 JOB = {
     "model.layers": "1", "model.width": "16", "model.heads": "2", "model.context": "16", "batch": "8",
-    "rounds": "12", "sync.steps": "16", "schedule.warmup": "8", "audit.segments": "1",
+    "rounds": "12", "sync.steps": "8", "schedule.warmup": "8", "audit.segments": "1",
 }  # fmt: skip
-RATE = {"sparse_loco": "0.01", "muloco": "0.02"}
+RATE = {"sparse_loco": "0.02", "muloco": "0.02"}
 LETTERS = b"abcdefghijklmnopqrstuvwxyz"
 HELDOUT = 2048  # of each domain: nobody trains on it
 

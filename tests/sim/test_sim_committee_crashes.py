@@ -6,7 +6,7 @@ import pytest
 from sim_committee import Wires, World
 from sim_committee_app import cheap_signatures
 
-BLOCKS, FEWER = (50, 20)  # a chain of twenty blocks for .ci/run: each seat leads five times; fifty for `make soak`
+BLOCKS, FEWER = (50, 12)  # a chain of twelve blocks for .ci/run: each seat leads three times; fifty for `make soak`
 WAYS = [("torn", True), ("whole", False), ("torn", False), ("whole", True)]  # how it dies, and whether wires are rough
 VICTIM = 1
 EACH = [

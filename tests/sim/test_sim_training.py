@@ -70,7 +70,7 @@ def test_a_peer_with_more_weight_has_more_say() -> None:
 @pytest.mark.xdist_group("sparse_loco trained")
 def test_the_order_of_arrival_changes_no_bit_of_any_round() -> None:
     """Of every order of one round: below."""
-    one, other = (Training(sim_training.with_rounds(job("sparse_loco", sync__steps="4"), 4)) for _ in range(2))
+    one, other = (Training(sim_training.with_rounds(job("sparse_loco", sync__steps="2"), 4)) for _ in range(2))
     shuffle = random.Random(5)
     mine, theirs = one.peers((1, 2, 3, 4)), other.peers((1, 2, 3, 4))
     for _ in range(4):
@@ -113,7 +113,7 @@ def test_a_run_goes_on_while_peers_leave_and_join(method: str) -> None:
 @pytest.mark.parametrize("method", METHODS)
 def test_a_peer_that_leaves_loses_its_own_error_feedback_and_nobody_elses(method: str) -> None:
     """Two runs: peer 3 is away for two rounds; in one it keeps its private state, in the other it loses it."""
-    spec = sim_training.with_rounds(job(method, sync__steps="4"), 6)
+    spec = sim_training.with_rounds(job(method, sync__steps="2"), 6)
     keeps, loses = Training(spec), Training(spec)
     runs = [(keeps, keeps.peers((1, 1, 1, 1))), (loses, loses.peers((1, 1, 1, 1)))]
     for members in ((0, 1, 2, 3), (0, 1, 2, 3), (0, 1, 2), (0, 1, 2)):

@@ -7,6 +7,7 @@ site that holds a part of the tensors can compute its part of the root (docs/con
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterator, Mapping
 from typing import Final
@@ -47,7 +48,7 @@ class TensorSpec(Wire, frozen=True):
         return ""
 
 
-class TensorLayout(Wire, frozen=True):
+class TensorLayout(Wire, frozen=True, cache_hash=True):
     """The public tensors of a model, sorted by name. Build with `TensorLayout.of`."""
 
     tensors: tuple[TensorSpec, ...]
@@ -81,7 +82,7 @@ class TensorLayout(Wire, frozen=True):
     @property
     def size(self) -> int:
         """Elements of all tensors together."""
-        return sum(t.size for t in self.tensors)
+        return _elements(self)
 
     @property
     def id(self) -> Hash:
@@ -108,6 +109,11 @@ class TensorLayout(Wire, frozen=True):
     def unflatten(self, flat: Float32) -> dict[str, Float32]:
         """Flat vector → named views of it (no copy)."""
         return {tensor.name: flat[place].reshape(tensor.shape) for tensor, place in self.slices()}
+
+
+@functools.lru_cache(maxsize=64)
+def _elements(layout: TensorLayout) -> int:
+    return sum(t.size for t in layout.tensors)
 
 
 def tensor_root(tensor: TensorSpec, values: Float32) -> Hash:

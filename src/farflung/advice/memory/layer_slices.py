@@ -7,6 +7,8 @@ transformer's sizes, or from a traced module, layer by layer.
 
 from __future__ import annotations
 
+import functools
+
 import msgspec
 
 from farflung.advice.memory import activations
@@ -32,7 +34,7 @@ class ModelSlice(msgspec.Struct, frozen=True):
             input_checks.amount(name, getattr(self, name))
 
 
-class ModelStack(msgspec.Struct, frozen=True):
+class ModelStack(msgspec.Struct, frozen=True, cache_hash=True):
     """A model as slices. `copied`: parameters of `last` that are also in `first`, and so are there once on one card."""
 
     first: ModelSlice
@@ -51,6 +53,7 @@ class ModelStack(msgspec.Struct, frozen=True):
         return max(each.parameters for each in (self.first, *self.layers, self.last))
 
 
+@functools.lru_cache(maxsize=256)  # a search asks for the same micro-batches on many subsets of hosts
 def sliced(model: Transformer, micro_batch: MicroBatch) -> ModelStack:
     """A transformer's slices by the closed forms (activations.kept, logits). Tensor parallelism splits matrices."""
     t = micro_batch.tensor

@@ -10,6 +10,7 @@ micro-batch and the head: which of them is worst depends on the vocabulary. Aver
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Final
 
@@ -121,6 +122,11 @@ def fitting_layers(stack: ModelStack, training: StageTraining, at: int, memory: 
     """
     input_checks.amount("memory", memory)
     input_checks.count("at", at, least=0, most=len(training.pipeline.layers) - 1)
+    return _most_layers(stack, training, at, memory)
+
+
+@functools.lru_cache(maxsize=4096)  # a search asks for the same stages on many subsets of hosts
+def _most_layers(stack: ModelStack, training: StageTraining, at: int, memory: float) -> int:
     layer = max(stack.layers, key=lambda each: (each.parameters, each.kept)) if stack.layers else ModelSlice(0.0, 0.0)
     few, many = -1, len(stack.layers) + 1
     while many - few > 1:  # the need grows with the layers
