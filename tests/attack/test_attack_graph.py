@@ -38,6 +38,8 @@ from farflung.verify.canon import step_graph
 from farflung.verify.canon.graph_file import GraphFile
 from farflung.verify.canon.job_program import assemble
 
+pytestmark = pytest.mark.xdist_group("attack graph")  # the job's step is traced in one process only
+
 TOKENS = (np.arange(2000, dtype=np.uint16) ** 2 % 7).astype(np.uint8)
 PACKED = dataset.pack(Dataset(TOKENS, TOKENS[:100]))
 RULES = CanonicalGraph((GraphInput("x", "f32", ()),), (GraphNode("abs", (0,), "f32", (), ()),), (GraphOutput("y", 1),))
@@ -146,7 +148,7 @@ def test_the_graph_that_is_named_lets_the_work_begin(served: Any) -> None:
     assert asked[:3] == ["SetupCommand", "RerunCommand", "RerunCommand"]
 
 
-@pytest.mark.parametrize(("op", "other"), [("sub", "add"), ("div", "mul"), ("mul", "add")])
+@pytest.mark.parametrize(("op", "other"), [("sub", "add"), ("div", "mul")])
 def test_a_graph_that_is_another_step_is_refused_by_who_would_train(served: Any, op: str, other: str) -> None:
     """The terms name it, so whoever trained honestly would be found guilty by it."""
     graph = swapped(op, other)

@@ -24,7 +24,7 @@ losses = st.sampled_from([0.0, 0.005, 0.02])
 counts = st.sampled_from([1, 2, 4])
 jitters = st.floats(0.0, 0.004)
 bursts = st.lists(st.tuples(st.floats(1e3, 4e6), st.floats(0.0, 8.0)), min_size=1, max_size=6)
-some = settings(max_examples=15)
+some = settings(max_examples=8)
 
 
 def settled(trip: float) -> float:
