@@ -33,6 +33,7 @@ from farflung.verify.economics import (
     least_rate,
     least_silence,
     least_stake,
+    margin,
     margins,
     of_job,
     opened,
@@ -327,3 +328,23 @@ def test_a_bound_of_nothing_and_a_certainty_of_all_are_refused() -> None:
         cheapest(AuditDrawTerms(4), COST, F(0))
     with pytest.raises(UsageError, match="FF-VERI-098"):
         rounds_to_catch(F(1, 2), F(1))
+
+
+@pytest.mark.parametrize(
+    ("rate", "cost", "silence", "is_safe"),
+    [
+        (F(1, 10), F(1), F(1, 2), True),  # the law as it is
+        (F(1, 10), F(1), F(0), False),  # an announced absence that would cost the round's pay alone
+        (F(1, 10), F(1, 2), F(0), False),
+        (F(1, 2), F(3, 5), F(0), False),
+        (F(1), F(1), F(0), True),  # all are drawn, as in probation
+    ],
+)
+def test_an_absence_that_costs_only_the_pay_of_a_drawn_round_would_make_cheating_pay(
+    rate: F, cost: F, silence: F, is_safe: bool
+) -> None:
+    """Decision 099. It is announced before the draw, so each such round is a bet by itself, however few there may be."""
+    stakes = RoundStakes(F(1), cost, F(20), silence)
+    found = margin(AuditDrawTerms(5, rate=rate), stakes, 5, CheaterResponse.SILENCE)
+    assert (found.loss >= found.gain) == is_safe
+    assert stakes.pay >= found.gain  # forfeited whether it is drawn or not, the pay is always enough
