@@ -343,7 +343,7 @@ def test_a_bound_of_nothing_and_a_certainty_of_all_are_refused() -> None:
 def test_an_absence_that_costs_only_the_pay_of_a_drawn_round_would_make_cheating_pay(
     rate: F, cost: F, silence: F, is_safe: bool
 ) -> None:
-    """Decision 099. It is announced before the draw, so each such round is a bet by itself, however few there may be."""
+    """Decision 099. It is announced before the draw: each such round is a bet by itself, however few there may be."""
     stakes = RoundStakes(F(1), cost, F(20), silence)
     found = margin(AuditDrawTerms(5, rate=rate), stakes, 5, CheaterResponse.SILENCE)
     assert (found.loss >= found.gain) == is_safe
