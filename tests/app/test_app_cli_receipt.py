@@ -69,8 +69,8 @@ def running() -> Chain:
     return found_out(VERIFIER)
 
 
-def found_out(*verifiers: SigningKey) -> Chain:
-    """A job of which one round is recorded: a node works, another lied, the verifiers found it out."""
+def found_out(*verifiers: SigningKey, stake: int = 400_000) -> Chain:
+    """A job of which one round is recorded: a node works, another lied, the verifiers found it out (with a stake)."""
     keys = (NOTARY, REQUESTER, HONEST, LIAR, *verifiers)
     genesis = Genesis("small", 0, tuple((key.public, 2_000_000) for key in keys), (NOTARY.public,))
     chain = Chain(genesis, NOTARY)
@@ -78,11 +78,12 @@ def found_out(*verifiers: SigningKey) -> Chain:
     for key in (HONEST, LIAR, *verifiers):
         record(chain, key, transactions.NodeRegister(ROOT, 5, 500_000, 9_000_000))
         role = transactions.LeaseRole.AUDIT if key in verifiers else transactions.LeaseRole.TRAIN
-        offer = transactions.LeaseOffer(chain.id, JOB, key.public, 5, 400_000, 2000, 8_000_000, role, TRACE)
+        offer = transactions.LeaseOffer(chain.id, JOB, key.public, 5, stake, 2000, 8_000_000, role, TRACE)
         offers.append(transactions.sign_offer(key, offer))
     record(chain, REQUESTER, transactions.JobCreate(JOB, 50_000, 5, 2, 9_000_000), scheduled(JOB, offers))
     units = ((HONEST.public, 1000), (LIAR.public, 900), (VERIFIER.public, 300))
-    record(chain, REQUESTER, transactions.Progress(JOB, 0, ROOT, ROOT, units), accusation(chain, *verifiers))
+    accused = (accusation(chain, *verifiers),) if stake else ()
+    record(chain, REQUESTER, transactions.Progress(JOB, 0, ROOT, ROOT, units), *accused)
     return chain
 
 
@@ -339,3 +340,9 @@ def test_a_name_with_control_characters_does_not_reach_the_terminal(verify: Verb
     assert code == HOLDS
     assert not set(out) & {"\x1b", "\x07"}
     assert max(map(len, out.splitlines())) < 250
+
+
+def test_a_receipt_of_a_job_without_stakes_says_that_its_proof_is_weaker(settled: Chain, verify: Verb) -> None:
+    told = "At stake nothing, as where a requester names its verifiers"
+    assert told in verify(ended(found_out(VERIFIER, stake=0)))[1]
+    assert told not in verify(settled)[1]

@@ -275,6 +275,10 @@ def _job_words(held: ReceiptFile, job: JobRow, lease: LeaseRow | None, terms: Jo
     if lease is None:
         return lines
     lines.append(f"Role     {DOES[lease.role]}: {lease.units} units at {format_credits(lease.unit_price)} credits each")
+    if not lease.stake:
+        lines.append(
+            "At stake nothing, as where a requester names its verifiers: a weaker proof, nobody could be convicted"
+        )
     if lease.attests != ZERO_HASH:
         lines.append(f"Attests  {lease.attests.hex()}: {NOT_A_PROOF}")
     if lease.evidence != ZERO_HASH:
