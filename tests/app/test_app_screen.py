@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from app_story import PEERS, kept, story
 from app_terminal import Terminal, run_on_terminal
-from app_trees import Ended, Farflung, outcome
+from app_trees import Ended, Farflung, outcome, stored_events
 
 from farflung.app.views import report_page
 from farflung.core.events import AnyEvent, to_json
@@ -202,6 +202,7 @@ def build():
 
 @pytest.mark.whole
 def test_a_failure_closes_the_screen_and_is_told_below_it(tmp_path: Path) -> None:
+    """Of a module that fails: before money moves. Its other faults: tests/train/test_train_flat_model.py."""
     (tmp_path / "model.py").write_text(BROKEN)
     job = tmp_path / "job.toml"
     job.write_text('name = "broken"\n[model]\nkind = "module"\nmodule = "model.py:build"\ncontext = 16\n')
@@ -220,6 +221,11 @@ def test_a_failure_closes_the_screen_and_is_told_below_it(tmp_path: Path) -> Non
     # The model's own words, and nothing that they could do to a terminal.
     assert "[red]no[/red] ?[2J" in errors
     assert "Traceback" not in errors
+    run = Farflung(tmp_path / "runs").newest()
+    assert run is not None
+    said = {event["event"] for event in stored_events(run)}
+    assert "error" in said
+    assert "funded" not in said
 
 
 @pytest.mark.slow

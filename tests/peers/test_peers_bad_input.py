@@ -113,35 +113,6 @@ def test_a_module_that_is_not_there_is_refused(command: Callable[..., Ended], he
     assert 'did you mean "build"?' in told
 
 
-# A user's module
-
-
-SOURCE = """
-from torch import nn
-
-class Model(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.table = nn.Embedding(256, 8)
-
-    def forward(self, x_BT, y_BT):
-        e_BTD = self.table(x_BT)
-        return e_BTD.mean() * float('nan')
-
-def make():
-    return Model()
-"""
-
-
-def test_a_module_with_an_impossible_loss_ends_the_run_before_money_moves(farflung: Farflung, here: Path) -> None:
-    """The other kinds of them: tests/train/test_train_flat_model.py."""
-    (here / "model.py").write_text(SOURCE)
-    ended = farflung(*TINY, *MODULE, "model.module=model.py:make")
-    told = ended.refusal("FF-TRAIN-058", 1)
-    assert "model.py" in told or "forward" in told
-    assert "funded" not in {event["event"] for event in ended.events}
-
-
 # Places that are taken
 
 
