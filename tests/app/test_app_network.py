@@ -25,7 +25,9 @@ from farflung.core.release import VERSION
 from farflung.ledger.io.ledger_store import LedgerStore
 from farflung.peers.keys.files import new_account
 from farflung.peers.network import operator_backup, operator_folder
+from farflung.peers.network.account import own_account, slot_key
 from farflung.peers.network.invitation import read
+from farflung.peers.node.home import CONFIG, home_of, own_key
 
 pytestmark = [pytest.mark.whole, pytest.mark.xdist_group("network-verbs")]  # one network, which the last tests end
 
@@ -114,8 +116,18 @@ def test_an_account_is_made_and_the_treasury_pays_it(home: Path, network: Opened
     assert code("account", "show", "--key", str(home / "none.key")) == "FF-APP-260"
     [entry] = ask("account", "statement")["entries"]
     assert entry["amount_credits"] == "2.500000"
+    lent = home_of("town", "lend", 2)
+    lent.mkdir(parents=True)
+    (lent / CONFIG).touch()
+    node = own_key(lent, slot_key(own_account(), read(network.invitation).chain, "lend", 2)).public.hex()
+    ask("account", "pay", node, "0.5", "--on", "town", "--key", treasury)
+    shown = ask("account", "show")
+    assert [(each["node"], each["balance"], each["is_here"]) for each in shown["nodes"]] == [(node, CREDIT // 2, True)]
+    text = CliRunner().invoke(cli, ["account", "statement"], catch_exceptions=False).stdout
+    assert f"Node     lend-2 ({node[:8]}): 0.500000 credits, 0.000000 at stake" in text
+    assert f"farflung ledger statement {node[:16]} --on town" in text
     assert ask("ledger", "show", own["account"], "--on", "town")
-    assert ask("ledger", "status", "--on", network.invitation)["height"] == 1
+    assert ask("ledger", "status", "--on", network.invitation)["height"] == 2
 
 
 def test_an_invitation_with_a_token_ends_when_it_says(network: Opened) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sys
 from collections.abc import Collection
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -49,13 +50,16 @@ def show(on: str | None, file: Path | None, as_json: bool) -> None:
     balance, stake = facts["balance"], facts["stake"]
     lines = [f"Account  {key.public.hex()}", f"Network  {network.name}", f"Balance  {format_credits(balance)} credits"]
     lines += [f"Stake    {format_credits(stake)} credits"] if stake else []
-    for each in nodes:
-        held, bonded = format_credits(each["balance"]), format_credits(each["stake"])
-        where = each["name"] + ("" if each["is_here"] else ", not on this computer")
-        lines.append(f"Node     {where} ({each['node'][:8]}): {held} credits, {bonded} at stake")
+    lines += map(_node_line, nodes)
     lines.append(f"Key      {file or account_file()}: keep a copy{'; of its nodes, too' if nodes else ''}")
     lines += [f"Key      {each['key']}: keep a copy, it is of this node alone" for each in nodes if each["key"]]
     say(as_json, facts | ({"nodes": nodes} if nodes else {}), [*lines, f"Note     {WORTH}"])
+
+
+def _node_line(node: dict[str, Any]) -> str:
+    held, bonded = format_credits(node["balance"]), format_credits(node["stake"])
+    where = node["name"] + ("" if node["is_here"] else ", not on this computer")
+    return f"Node     {where} ({node['node'][:8]}): {held} credits, {bonded} at stake"
 
 
 class AccountNode(NamedTuple):
@@ -146,9 +150,17 @@ def paid(payer: SigningKey, to: PeerId, money: int, on: str | None) -> tuple[dic
 @JSON
 @click.pass_context
 def write_statement(ctx: click.Context, on: str | None, file: Path | None, as_csv: bool, as_json: bool) -> None:
-    """Write why your account has what it has: `farflung ledger statement` of your key."""
-    name, own = network_on(on).name, chosen_account(file).public.hex()
-    ctx.invoke(statement, key=own, on=name, as_csv_file=as_csv, as_json=as_json)
+    """Write why your account has what it has: `farflung ledger statement` of your key.
+
+    Below it, what your nodes have, and the command that writes each one's statement.
+    """
+    network, own = network_on(on), chosen_account(file)
+    ctx.invoke(statement, key=own.public.hex(), on=network.name, as_csv_file=as_csv, as_json=as_json)
+    if not as_csv and not as_json:
+        _, nodes = asyncio.run(_holdings(own, network, with_homes=file is None))
+        command = f"farflung ledger statement {{}} --on {network.name}"
+        lines = [line for each in nodes for line in (_node_line(each), f"         {command.format(each['node'][:16])}")]
+        sys.stdout.write("".join(f"{line}\n" for line in lines))
 
 
 @account.command(epilog="Example: farflung account backup ~/account-copy.key")
