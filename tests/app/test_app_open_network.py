@@ -123,8 +123,10 @@ def test_one_opens_four_lend_and_a_sixth_runs_a_job_on_them(network: OpenNetwork
     reading = threading.Thread(target=run.communicate)
     reading.start()
     paid = {name: heard(lent[name], "paid")["paid"] for name in ("lender", "second")}
+    sent = [heard(lent[name], "sent")["amount"] for name in ("lender", "second")]
     reading.join()
     assert run.returncode == 0
+    assert all(0 < amount <= 576 * MICRO for amount in sent)  # to the lender's account, but for fees
     assert paid == {"lender": 576 * MICRO, "second": 576 * MICRO}
     folder = network.folder / "requester" / "run"
     result = json.loads((folder / "events.jsonl").read_text().splitlines()[-1])
