@@ -7,7 +7,7 @@ from fractions import Fraction as F
 from itertools import combinations, permutations, product
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
@@ -150,6 +150,7 @@ def test_the_smallest_price_of_silence_and_the_smallest_pay_are_enough_and_less_
 
 @pytest.mark.whole
 @given(draws, moneys, st.fractions(F(1, 200), F(1), max_denominator=200))
+@settings(max_examples=40)
 def test_no_audits_within_the_bound_need_a_smaller_stake_than_the_cheapest_plan(
     audits: AuditDrawTerms, money: RoundStakes, bound: F
 ) -> None:
