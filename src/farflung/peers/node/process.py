@@ -159,13 +159,16 @@ class _NodeProcess:
                 await self._node.departure.finish(self._waits, self._warn)
             await self._node.disputes.clear()
             await client.leave()
-            await self.send_on(client, 0)
         except FarflungError as error:
             if not self._config.registers:
                 raise
             self._warn(error)
             self._channel.report("stayed", why=error.cause or error.message)
             return
+        try:
+            await self.send_on(client, 0)
+        except FarflungError as error:  # the stake is back, and lies in the node's own account
+            self._warn(error)
         self._channel.report("left")
 
     async def see_audits(self, client: LedgerClient) -> None:
