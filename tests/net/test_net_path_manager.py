@@ -23,7 +23,7 @@ from farflung.net.io.path_manager import ECHO, PathManager
 from farflung.net.io.relay import RelayServer
 from farflung.net.io.tcp_listener import ListenConfig
 from farflung.net.messages import RemoteError
-from farflung.net.paths import PathMeasuredEvent, PathType
+from farflung.net.paths import PathMeasuredEvent, PathType, PathWantedEvent
 
 R1, R2 = local_key(5, "relay"), local_key(5, "other relay")
 
@@ -216,6 +216,28 @@ def test_a_doubted_path_is_left_for_the_other_one_and_ends() -> None:
             assert second is not first
             await first.closed()
             assert await second.call("say", b"y") == b"y"
+
+    run(test)
+
+
+@pytest.mark.parametrize(("is_busy", "wanted"), [(True, 2), (False, 0)], ids=["owes an answer", "owes nothing"])
+def test_a_silent_path_that_owes_an_answer_is_replaced_though_the_first_try_fails(
+    monkeypatch: pytest.MonkeyPatch, is_busy: bool, wanted: int
+) -> None:
+    """A peer that moves is not at its relay again when it is first dialled; nobody else may want it for minutes."""
+
+    async def test() -> None:
+        async with two_relays(A, B, may_meet_here=True) as (_, (a, b)):
+            a.path_manager.learn(B.public, b.places)
+            first = await a.path_manager.connection(B.public)
+            there = a.path_manager._peers[B.public]
+            line, fed = there.lines[first.place], list[object]()
+            monkeypatch.setattr(type(first), "is_busy", property(lambda _: is_busy))
+            monkeypatch.setattr(a.path_manager, "_feed", lambda _peer, _paths, event: fed.append(event))
+            for has_waited in (True, False, True):  # it is wanted again after seconds, not at each look
+                line.silent, line.tried = first.heard, float("-inf") if has_waited else line.tried
+                a.path_manager._look(B.public, there, line)
+            assert sum(isinstance(event, PathWantedEvent) for event in fed) == wanted
 
     run(test)
 

@@ -57,6 +57,7 @@ class _WatchedConnection:
     tripped: float = float("-inf")  # when its round trip was last asked for
     asked: asyncio.Task[None] | None = None
     silent: float | None = None  # `heard` when it was found silent
+    tried: float = float("-inf")  # when another path was last wanted, because it is silent and owes an answer
     sent: tuple[int, int] = (0, 0)  # bytes sent, and sent again
 
 
@@ -318,6 +319,9 @@ class PathManager:
         if line.silent is not None and connection.heard != line.silent:
             line.silent = None
             self._feed(peer, peer_paths, paths.PathRecoveredEvent(connection.place))
+        if line.silent is not None and connection.is_busy and now - line.tried >= SILENT_SECONDS:
+            line.tried = now  # the first try may have failed: the peer was not at its relay again
+            self._feed(peer, peer_paths, paths.PathWantedEvent())
         if line.was_busy and is_busy and moved - line.moved >= _BULK_BYTES:
             sent = _losses(connection, *beside)
             more, again = sent[0] - line.sent[0], sent[1] - line.sent[1]
