@@ -135,9 +135,9 @@ class Computer:
         return self
 
     def _up(self, command: list[str], environment: dict[str, str]) -> subprocess.Popen[str]:
-        """A process of this computer that says when it is up."""
+        """A process of this computer that says when it is up, and ends with this process."""
         shell = subprocess.Popen(
-            command,
+            ["setpriv", "--pdeathsig", "KILL", *command],
             env=environment,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
