@@ -333,7 +333,7 @@ def test_evidence_is_written_as_its_reader_takes_it(scene: Any) -> None:
     c = order.contribution
     case = AuditCase(order.round, c, AuditSample(c.peer, order.segment))
     state = ObjectManifest(NIL, 1, (NIL,) * 150_000)
-    run.audits._keep(case, replace(order, opened=replace(order.opened, state=state)), [])
+    run.audits._store(case, replace(order, opened=replace(order.opened, state=state)), [])
     found = evidence(run)
     assert (found.contribution, found.states) == (c, ())
     assert [leaf.index for leaf in found.leaves] == [order.segment]
