@@ -44,9 +44,9 @@ def test_a_usual_node_is_listed_in_80_columns(role: str) -> None:
         "node": NODE.hex(), "role": role, "online": True, "unit_price": 10**6, "stake": 9_899_990 * 10**6, "leases": 1,
         "memory_bytes": 10**12, "flops": 10**12, "version": "0.1.0", "seconds": 113, "system": "Linux x86_64",
         "torch": "2.13.0+cpu", "relayed": True, "places": ["203.0.113.222:45210"], "jobs": 1, "accepted": 300,
-        "missed": 12, "convicted": 1,
+        "missed": 12, "convicted": 1, "owner": NODE.hex(),
     }  # fmt: skip
     lines = [_line(facts), *_record_lines(facts)]
     assert max(map(len, lines)) <= 80
     assert "1 lease;" in lines[0]
-    assert lines[3].endswith("convicted 1 time")
+    assert [line.strip() for line in lines[3:]] == [f"owner {NODE.hex()[:8]}", "convicted 1 time"]

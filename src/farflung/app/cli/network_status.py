@@ -222,8 +222,9 @@ def _record_lines(facts: dict[str, Any]) -> list[str]:
         worked += f", {many(facts['accepted'], 'round')} accepted, {facts['missed']} missed"
     able = f"{format_bytes(facts['memory_bytes'])}, {facts['flops'] / 1e9:.0f} GFLOPS"
     made = f"{facts['system']}, torch {facts['torch']}, farflung {facts['version']}"
-    owner = f"; of {facts['owner'][:8]}" if facts["owner"] else ""
-    said = [f"{able}; {made}", f"{where}; {worked}{owner}"]
+    said = [f"{able}; {made}", f"{where}; {worked}"]
+    if facts["owner"]:
+        said.append(f"owner {facts['owner'][:8]}")
     if facts["convicted"]:
         said.append(f"convicted {many(facts['convicted'], 'time')}")
     return [*(f"          {line}" for line in said), *lines]
