@@ -259,6 +259,31 @@ def test_a_node_that_ends_stays_until_the_audits_of_its_last_round_are_over(
     assert told == (["owed"] if waits else [])
 
 
+def test_what_a_job_left_is_removed_when_it_is_over(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(process, "PAY_SECONDS", 0.0)
+    states, swept = [JobState.RUNNING, JobState.OUTPUT, JobState.SETTLED], asyncio.Event()
+
+    async def job(_: Hash) -> JobRow:
+        return replace(JOB_ROW, state=states[0] if len(states) == 1 else states.pop(0))
+
+    async def row(*_: object) -> LeaseRow:
+        assert not swept.is_set()
+        return LEASE_ROW
+
+    async def sweep(_: object) -> None:
+        swept.set()
+
+    async def work() -> None:
+        client: Any = SimpleNamespace(own=NODE.public, job=job, row=row)
+        node: Any = SimpleNamespace(worked={JOB_ROW.job}, sweep=sweep)
+        paying = asyncio.create_task(_NodeProcess(node, node_config(NODE, tmp_path), QuietChannel()).pay(client))
+        await swept.wait()
+        assert states == [JobState.SETTLED]
+        paying.cancel()
+
+    asyncio.run(work())
+
+
 def test_a_node_that_ends_waits_no_longer_than_anybody_may_ask(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(process, "PAY_SECONDS", 0.0)
     monkeypatch.setattr(process.limits, "OWED_SECONDS", 0)

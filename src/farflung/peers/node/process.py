@@ -195,7 +195,10 @@ class _NodeProcess:
         return row.state is not JobState.RUNNING or not lease.is_open or row.round > round
 
     async def pay(self, client: LedgerClient) -> None:
-        """Says what the ledger holds of each lease taken here, when that has changed."""
+        """Says what the ledger holds of each lease taken here, when that has changed.
+
+        What a job left here is removed when it is over.
+        """
         known: dict[Hash, tuple[int, int]] = {}
         while True:
             await asyncio.sleep(PAY_SECONDS)
@@ -209,6 +212,7 @@ class _NodeProcess:
                     if row is not None and row.state not in HOLDS_MONEY:
                         self._node.worked.discard(job)
                         known.pop(job, None)
+                        await self._node.sweep(self._warn)
                         await self.send_on(client, self._config.fees)
 
     async def send_on(self, client: LedgerClient, kept: int) -> None:
