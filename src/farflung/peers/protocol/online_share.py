@@ -10,8 +10,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from farflung.core.codec import Wire, decode, encode
+from farflung.core.codec import Wire
 from farflung.core.errors import FarflungError
+from farflung.core.file_header import FileFormat, file_of, value_of
 from farflung.core.ids import ID_BYTES, PeerId
 
 ONLINE: Final = "directory.online"
@@ -20,6 +21,7 @@ SLOTS: Final = 7 * 24 * 6
 NODES: Final = 4096
 _BYTES: Final = (SLOTS + 7) // 8
 _ALL: Final = (1 << SLOTS) - 1
+_FORM: Final = FileFormat("online-share", remedy="delete it: a seat counts anew")
 SAVED_BYTES: Final = NODES * (ID_BYTES + _BYTES + 24) + 1024
 
 
@@ -76,8 +78,8 @@ class OnlineRecord:
     """One seat's."""
 
     def __init__(self, saved: bytes = b"") -> None:
-        """`saved`: what `save` gave. Raises ProtocolError."""
-        record = decode(saved, _SavedRecord, SAVED_BYTES) if saved else _SavedRecord(())
+        """`saved`: what `save` gave. Raises ProtocolError, VersionError FF-CORE-095."""
+        record = value_of(_FORM, saved, _SavedRecord, SAVED_BYTES) if saved else _SavedRecord(())
         self._of = {
             each.node: _Presence(each.first, each.newest, int.from_bytes(each.bits, "little") & _ALL)
             for each in record.nodes[: NODES + 1]
@@ -112,18 +114,15 @@ class OnlineRecord:
 
     def save(self) -> bytes:
         """All of it, for the next start."""
-        return encode(
-            _SavedRecord(
-                tuple(
-                    _SavedNode(node, each.first, each.newest, each.bits.to_bytes(_BYTES, "little"))
-                    for node, each in sorted(self._of.items())
-                )
-            )
+        kept = (
+            _SavedNode(node, each.first, each.newest, each.bits.to_bytes(_BYTES, "little"))
+            for node, each in sorted(self._of.items())
         )
+        return file_of(_FORM, _SavedRecord(tuple(kept)))
 
 
 def read_saved(data: bytes) -> OnlineRecord:
-    """What was saved; an empty record where that is damaged."""
+    """What was saved; an empty record where that is damaged, or of another version."""
     try:
         return OnlineRecord(data)
     except FarflungError:
