@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -13,6 +14,7 @@ from farflung.core import limits
 from farflung.core.codec import encode
 from farflung.core.crypto import SigningKey, local_key
 from farflung.core.errors import NetworkError
+from farflung.net import paths
 from farflung.net.counters import ByteCounter
 from farflung.net.endpoint_records import EndpointAddress
 from farflung.net.io import redial
@@ -238,6 +240,45 @@ def test_a_silent_path_that_owes_an_answer_is_replaced_though_the_first_try_fail
                 line.silent, line.tried = first.heard, float("-inf") if has_waited else line.tried
                 a.path_manager._look(B.public, there, line)
             assert sum(isinstance(event, PathWantedEvent) for event in fed) == wanted
+
+    run(test)
+
+
+def test_the_silence_of_a_connection_that_was_replaced_says_nothing_of_its_path() -> None:
+    """A computer that slept hears the time-outs of all that it asked before, on connections that are others by now."""
+
+    async def test() -> None:
+        async with two_relays(A, B) as (_, (a, b)):
+            a.path_manager.learn(B.public, b.places)
+            first = await a.path_manager.connection(B.public)
+            there = a.path_manager._peers[B.public]
+            line, there.lines[first.place] = there.lines[first.place], copy.copy(there.lines[first.place])
+
+            class Silent:
+                place, heard = first.place, first.heard
+
+                async def call(self, *_: object, **__: object) -> bytes:
+                    raise NetworkError("FF-NET-047", "no answer in time")
+
+            line.connection = Silent()  # type: ignore[assignment]
+            await a.path_manager._trip(B.public, there, line)
+            assert there.state.control == first.place
+
+    run(test)
+
+
+def test_a_path_on_which_a_connection_stands_is_open_whichever_of_several_came_last() -> None:
+    async def test() -> None:
+        async with two_relays(A, B) as (_, (a, b)):
+            a.path_manager.learn(B.public, b.places)
+            first = await a.path_manager.connection(B.public)
+            there, place = a.path_manager._peers[B.public], first.place
+            lane = await a.endpoint.dial(B.public, place.host, place.port, relay=place.relay, fresh=7)
+            there.state, _ = paths.handle(there.state, paths.PathSilentEvent(place), 0.0)
+            assert there.state.control is None
+            a.path_manager._join(B.public, there, lane)
+            async with asyncio.timeout(5):
+                assert await a.path_manager.connection(B.public) is first
 
     run(test)
 

@@ -206,6 +206,7 @@ class PathManager:
         old = peer_paths.lines.get(place)
         if old is not None and old.connection is not connection:
             if old.silent is None and _is_usable(old.connection):
+                self._feed(peer, peer_paths, paths.PathOpenedEvent(place, old.connection.way))  # if it was doubted
                 return
             self._tasks.begin(self._bury(peer, old.connection))
         peer_paths.lines[place] = _WatchedConnection(connection, connection.moved, self._now())
@@ -343,7 +344,8 @@ class PathManager:
         try:
             await connection.call(ECHO, b"", timeout=SILENT_SECONDS)
         except NetworkError as error:
-            if error.code == "FF-NET-047" and connection.heard <= before:
+            is_kept = peer_paths.lines.get(connection.place) is line  # else another one carries this path by now
+            if is_kept and error.code == "FF-NET-047" and connection.heard <= before:
                 self._silent(peer, peer_paths, line)
         else:
             trip = self._now() - before
