@@ -33,7 +33,7 @@ def refusal(path: str, base: Path = Path("/nowhere")) -> SpecError:
         ("my d.jsonl", NESTED, "FF-JOB-025", "jq -r '.[\"my body\"]' 'my d.jsonl' > data.txt, or another column"),
         ("d.jsonl", b"1\n2\n3\n" * 20, "FF-JOB-025", "rename it to .txt"),
         ("d.parquet", b"PAR1" + bytes(range(256)) * 9, "FF-JOB-021", "pandas.read_parquet"),
-        ("d.txt.gz", gzip.compress(PROSE.encode()) * 3, "FF-JOB-021", "gzip -dk d.txt.gz"),
+        ("d.txt.gz", gzip.compress(PROSE.encode(), mtime=0) * 3, "FF-JOB-021", "gzip -dk d.txt.gz"),
         ("d.zst", b"\x28\xb5\x2f\xfd" + bytes(range(256)) * 9, "FF-JOB-021", "zstd -d d.zst"),
         ("d.zip", b"PK\x03\x04" + bytes(range(256)) * 9, "FF-JOB-021", "unzip d.zip"),
     ],
