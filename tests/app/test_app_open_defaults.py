@@ -92,6 +92,10 @@ def test_a_job_that_names_its_verifiers_says_so_before_yes_and_waits_for_them_by
     assert (found.stake, found.away, found.is_enough) == (0, (AWAY,), False)
     assert (found.providers.online, found.verifiers.online) == (2, 1)  # a named one trains not in the job
     assert remote_start.online_text(found) == "2 of 2 providers, 1 of 2 verifiers online (away: 03030303)"
+    fast = replace(of[LeaseRole.TRAIN][2], capabilities=replace(CAN, flops=9 * CAN.flops))
+    unlike = {**of, LeaseRole.TRAIN: [of[LeaseRole.TRAIN][1], fast]}
+    found = survey(job.spec, StandingAsks(unlike, {}), 0, stake_of(job.spec))
+    assert remote_start.online_text(found).endswith("; 2 offers → 1 similar")
     mine = {role: [replace(ask, owner=OWN) for ask in each] for role, each in of.items()}
     mine[LeaseRole.AUDIT] = [replace(mine[LeaseRole.AUDIT][0], peer=key) for key in (VERIFIER, AWAY)]
     found = survey(job.spec, StandingAsks(mine, {}), 0, stake_of(job.spec))

@@ -193,13 +193,14 @@ async def _found(
 
 
 def online_text(found: MarketSurvey) -> str:
-    """`8 of 8 providers, 3 of 3 verifiers online`."""
+    """`8 of 8 providers, 3 of 3 verifiers online`; and why not, where as many ask."""
     providers, verifiers = found.providers, found.verifiers
+    unfit = [role.why for role in (providers, verifiers) if role.online >= role.wanted > role.fitting and role.why]
     said = [f"{min(providers.fitting, providers.wanted)} of {providers.wanted} providers"]
     if verifiers.wanted:
         said.append(f"{min(verifiers.fitting, verifiers.wanted)} of {verifiers.wanted} verifiers")
     away = f" (away: {', '.join(short(key) for key in found.away)})" if found.away else ""
-    return f"{', '.join(said)} online{away}"
+    return "; ".join([f"{', '.join(said)} online{away}", *unfit])
 
 
 async def check_named(names: Sequence[PeerId], asks: StandingAsks, ledger: LedgerClient) -> None:
