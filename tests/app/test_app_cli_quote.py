@@ -14,12 +14,13 @@ from app_models import finished_run
 from click.testing import CliRunner
 
 from farflung.advice.job_work import work
-from farflung.app.cli.quote import deadline_of, quote
+from farflung.app.cli.quote import quote
 from farflung.core.errors import FarflungError
 from farflung.core.events import ProviderMatchEvent
 from farflung.core.money import format_credits, parse_credits, rounded_credits
 from farflung.core.units import Millis
 from farflung.local.jobs import recent_prices, resolve
+from farflung.local.jobs.deadline import deadline_of
 from farflung.peers.rundir import folder
 from farflung.peers.rundir.folder import RunFolder
 from farflung.peers.rundir.inputs import known_layout

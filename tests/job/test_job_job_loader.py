@@ -14,7 +14,7 @@ from farflung.core import limits
 from farflung.core.errors import SpecError
 from farflung.job import job_toml
 from farflung.job.job_loader import build, load
-from farflung.job.keys import KEYS, SECTIONS, keys, value_of
+from farflung.job.keys import KEYS, SECTIONS, TERM_KEYS, keys, value_of
 from farflung.job.methods.registry import METHODS
 from farflung.job.methods.sync_method import METHOD
 from farflung.job.presets import PRESETS
@@ -29,7 +29,7 @@ def refusal(text=None, **more):
 
 
 def with_value(spec, dotted, value):
-    return build({**{key: value_of(spec, key) for key in KEYS}, dotted: value})
+    return build({**{key: value_of(spec, key) for key in TERM_KEYS}, dotted: value})
 
 
 def test_nothing_said_gives_the_defaults():
@@ -329,7 +329,7 @@ def test_every_key_and_choice_is_explained():
 
 def test_a_spec_built_from_its_own_values_is_the_same():
     spec = load(None, preset="tiny").spec
-    assert build({key: value_of(spec, key) for key in KEYS}) == spec
+    assert build({key: value_of(spec, key) for key in TERM_KEYS}) == spec
     assert msgspec.structs.replace(spec, rounds=4) == with_value(spec, "rounds", 4)
 
 

@@ -16,7 +16,7 @@ from farflung.core.ids import Hash, PeerId
 from farflung.core.tensor_layout import TensorLayout
 from farflung.job import proof_class
 from farflung.job.job_loader import build, load
-from farflung.job.keys import KEYS, value_of
+from farflung.job.keys import KEYS, TERM_KEYS, value_of
 from farflung.job.spec import JobSpec, JobTerms, Tolerance
 from farflung.job.spec_checks import check
 
@@ -65,8 +65,8 @@ FIXED: dict[str, dict[str, Any]] = {
 def changed(changes: dict[str, Any]) -> JobTerms:
     """TERMS with fields of the terms, or keys of the job, set otherwise."""
     own = {name: value for name, value in changes.items() if name in JobTerms.__struct_fields__}
-    keys = {dotted: value_of(TERMS.spec, dotted) for dotted in KEYS}
-    keys |= {name: value for name, value in changes.items() if name in KEYS and name not in own}
+    keys = {dotted: value_of(TERMS.spec, dotted) for dotted in TERM_KEYS}
+    keys |= {name: value for name, value in changes.items() if name in TERM_KEYS and name not in own}
     return replace(TERMS, spec=build(keys), **own)
 
 
@@ -86,8 +86,9 @@ def test_every_key_of_a_job_and_every_field_of_its_terms_is_under_its_id() -> No
             return ("x",)
         return next((each for each in get_args(kind) if each != value), f"{value}x")
 
-    ids = {changed({dotted: other(key.default, key.kind)}).id for dotted, key in KEYS.items()}
-    assert len(ids | {TERMS.id}) == len(KEYS) + 1
+    keys = {dotted: KEYS[dotted] for dotted in TERM_KEYS}
+    ids = {changed({dotted: other(key.default, key.kind)}).id for dotted, key in keys.items()}
+    assert len(ids | {TERMS.id}) == len(keys) + 1
     assert set(asdict(TERMS)) == {
         "spec", "dataset", "module", "layout", "requester", "initial_root", "tolerance", "lineage",
         "dtype", "stake", "program", "unproven", "image",

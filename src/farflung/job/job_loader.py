@@ -16,7 +16,7 @@ from farflung.core.errors import SpecError
 from farflung.core.release import VERSION
 from farflung.core.similar_name import similar_name
 from farflung.job import toml_parser
-from farflung.job.keys import KEYS, SECTIONS, JobKey, expected
+from farflung.job.keys import DEADLINE, KEYS, SECTIONS, TERM_KEYS, JobKey, expected, value_of
 from farflung.job.keys import keys as keys
 from farflung.job.methods.registry import METHODS, check_loaded
 from farflung.job.methods.sync_method import METHOD
@@ -29,10 +29,18 @@ _BEGUN: Final = re.compile(r"# A job of farflung ([0-9A-Za-z.+!-]{1,32})\. ")  #
 
 
 class ResolvedJob(msgspec.Struct, frozen=True):
-    """A checked job, and for each dotted key where its value came from."""
+    """A checked job, and for each dotted key where its value came from.
+
+    `deadline`: when it must be over, as somebody wrote it (local.jobs.deadline); "": nobody did.
+    """
 
     spec: JobSpec
     origins: dict[str, str]
+    deadline: str = ""
+
+    def value_of(self, dotted: str) -> Any:
+        """The value of a key."""
+        return self.deadline if dotted == DEADLINE else value_of(self.spec, dotted)
 
 
 class _SourceValue(NamedTuple):
@@ -68,7 +76,7 @@ def load(
         values[_COUNT], origins[_COUNT] = len(values[_NAMED]), f"as many as {_NAMED} names"
     spec = build(values)
     check(spec, origins)
-    return ResolvedJob(spec, origins)
+    return ResolvedJob(spec, origins, values[DEADLINE])
 
 
 def _version(text: str) -> str:
@@ -82,8 +90,9 @@ def _version(text: str) -> str:
 def build(values: Mapping[str, Any]) -> JobSpec:
     """The spec with these values by dotted key; keys that are not named have their defaults. Not checked."""
     parts: dict[str, dict[str, Any]] = {"": {}, **{name: {} for name in SECTIONS}}
-    for dotted, value in values.items():
-        parts[KEYS[dotted].section][KEYS[dotted].name] = value
+    for dotted in TERM_KEYS:
+        if dotted in values:
+            parts[KEYS[dotted].section][KEYS[dotted].name] = values[dotted]
     sections = {name: kind(**parts[name]) for name, kind in SECTIONS.items()}
     return JobSpec(**parts[""], **sections)  # type: ignore[arg-type]
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from farflung.job.job_loader import ResolvedJob
-from farflung.job.keys import KEYS, value_of
+from farflung.job.keys import KEYS
 
 ABOUT: Final[Mapping[str, str]] = {
     "name": "what the run's folder is called",
@@ -16,6 +16,7 @@ ABOUT: Final[Mapping[str, str]] = {
     "batch": "sequences in one step of one peer",
     "budget": "the most that may be spent, in credits",
     "unit_price": "offered for one trained token, in credits",
+    "deadline": 'on a network: when the job ends whatever happens, like 2h, 3d or 2026-12-01T18:00 (UTC); "" for 24h',
     "model.kind": "the built-in gpt, or module",
     "model.layers": "blocks of the gpt",
     "model.width": "embedding size (hidden width)",
@@ -84,14 +85,14 @@ ABOUT: Final[Mapping[str, str]] = {
 
 def lines(resolved: ResolvedJob) -> list[str]:
     """Every value as `key = value   # origin` under its [section]: itself a job file that loads."""
-    spec, rows = resolved.spec, list[str]()
+    rows = list[str]()
     section = ""
-    width = max(len(key.name) + len(toml_value(value_of(spec, dotted))) for dotted, key in KEYS.items()) + 3
+    width = max(len(key.name) + len(toml_value(resolved.value_of(dotted))) for dotted, key in KEYS.items()) + 3
     for dotted, key in KEYS.items():
         if key.section != section:
             section = key.section
             rows += ["", f"[{section}]"]
-        pair = f"{key.name} = {toml_value(value_of(spec, dotted))}"
+        pair = f"{key.name} = {toml_value(resolved.value_of(dotted))}"
         rows.append(f"{pair.ljust(min(width, 40))}   # {resolved.origins.get(dotted, '')}")
     return rows
 

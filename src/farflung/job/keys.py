@@ -1,4 +1,4 @@
-"""Lists the keys of a job file: every field of JobSpec by its dotted name, with its type and its default."""
+"""Lists the keys of a job file by dotted names, with type and default: every field of JobSpec, and `deadline`."""
 
 from __future__ import annotations
 
@@ -46,7 +46,8 @@ def _is_section(kind: Any) -> bool:
     return isinstance(kind, type) and issubclass(kind, Wire)
 
 
-_TOP = _section("", JobSpec)
+DEADLINE: Final = "deadline"  # no term: the job's row on the ledger has the moment that follows from it
+_TOP = [*_section("", JobSpec), JobKey("", DEADLINE, str, "")]
 
 SECTIONS: Final[Mapping[str, type[Wire]]] = MappingProxyType(
     {key.name: key.kind for key in _TOP if _is_section(key.kind)}
@@ -58,6 +59,8 @@ KEYS: Final[Mapping[str, JobKey]] = MappingProxyType(
         + [k for name, kind in SECTIONS.items() for k in _section(name, kind)]
     }
 )
+
+TERM_KEYS: Final = tuple(dotted for dotted in KEYS if dotted != DEADLINE)  # the fields of JobSpec
 
 
 def keys() -> tuple[str, ...]:
@@ -77,6 +80,6 @@ def expected(kind: Any) -> str:
 
 
 def value_of(spec: JobSpec, dotted: str) -> Any:
-    """The value of a key in a spec."""
+    """The value of one of TERM_KEYS in a spec."""
     key = KEYS[dotted]
     return getattr(getattr(spec, key.section) if key.section else spec, key.name)

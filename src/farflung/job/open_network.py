@@ -26,7 +26,7 @@ def with_open_defaults(resolved: ResolvedJob) -> ResolvedJob:
     if is_unsaid and spec.is_audited and spec.network.verifiers < VERIFIERS:
         spec = replace(spec, network=replace(spec.network, verifiers=VERIFIERS))
         origins[_VERIFIERS_KEY] = ORIGIN
-    return ResolvedJob(spec, origins)
+    return replace(resolved, spec=spec, origins=origins)
 
 
 def may_hire_fewer_verifiers(resolved: ResolvedJob) -> bool:

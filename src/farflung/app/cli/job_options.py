@@ -13,7 +13,9 @@ from farflung.app.netcheck.relay import RelayAddress
 from farflung.core.ids import ID_BYTES, PeerId
 
 
-def flags_of(settings: tuple[str, ...], seed: int | None = None, rounds: int | None = None) -> dict[str, str]:
+def flags_of(
+    settings: tuple[str, ...], seed: int | None = None, rounds: int | None = None, deadline: str | None = None
+) -> dict[str, str]:
     """Values of a job by their keys. Raises click.UsageError for what is no key=value."""
     flags = {}
     for setting in settings:
@@ -21,7 +23,7 @@ def flags_of(settings: tuple[str, ...], seed: int | None = None, rounds: int | N
         if not equals:
             raise click.UsageError(f"--set takes key=value, not {setting!r}. Example: --set sync.steps=20")
         flags[key.strip()] = _unquoted(value.strip())
-    named = {"seed": seed, "rounds": rounds}
+    named = {"seed": seed, "rounds": rounds, "deadline": deadline}
     return {**flags, **{key: str(value) for key, value in named.items() if value is not None}}
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+import time
 from collections.abc import Callable, Mapping
 from functools import lru_cache
 from pathlib import Path
@@ -33,12 +34,13 @@ from farflung.core import limits
 from farflung.core.errors import FarflungError, PolicyError, SpecError, UsageError
 from farflung.core.money import CREDIT, parse_credits
 from farflung.core.tensor_layout import TensorLayout
-from farflung.core.units import Seconds, format_bytes
+from farflung.core.units import Millis, Seconds, format_bytes
 from farflung.job.io.job_files import read_data, read_module
 from farflung.job.job_loader import ResolvedJob
 from farflung.job.spec import JobSpec
 from farflung.job.text_files import DataAccount
 from farflung.local.jobs import memory_trace
+from farflung.local.jobs.deadline import deadline_of
 from farflung.local.jobs.memory_trace import MeasuredStep
 from farflung.peers.rundir.bounded_read import read_file
 from farflung.peers.rundir.inputs import known_layout
@@ -65,13 +67,13 @@ def refuse_without_offers(goal: str | None, deadline: str | None, explains: bool
         )
 
 
-def allowed(resolved: ResolvedJob, seconds: float | None) -> UserLimits:
+def allowed(resolved: ResolvedJob) -> UserLimits:
     """What a job may cost and take. A preset's budget is nobody's word: what is over it is told, and advised."""
     origin = resolved.origins.get("budget", DEFAULT)
     is_said = not origin.startswith((DEFAULT, "preset"))
-    return UserLimits(
-        parse_credits(resolved.spec.budget) if is_said else None, None if seconds is None else Seconds(seconds)
-    )
+    now = Millis(round(1000 * time.time()))
+    seconds = Seconds((deadline_of(resolved.deadline, now) - now) / 1000) if resolved.deadline else None
+    return UserLimits(parse_credits(resolved.spec.budget) if is_said else None, seconds)
 
 
 def plan(

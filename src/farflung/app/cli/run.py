@@ -12,16 +12,7 @@ import click
 import msgspec
 
 from farflung.advice.layouts.layout_search import AdviceGoal
-from farflung.app.cli import (
-    curves,
-    plan_article_text,
-    plan_layout,
-    plan_link,
-    plan_offers,
-    plan_offers_text,
-    quote,
-    run_on,
-)
+from farflung.app.cli import curves, plan_article_text, plan_layout, plan_link, plan_offers, plan_offers_text, run_on
 from farflung.app.cli.completion import run_names
 from farflung.app.cli.job_options import JOB, PRESET, ROUNDS, SEED, SET, flags_of
 from farflung.app.cli.money_options import CreditsParam
@@ -73,7 +64,7 @@ _JSON = click.option("--json", "as_json", is_flag=True, help="One JSON object pe
 )
 @click.option("--on", metavar="NETWORK", help="Others' computers: invitation or name.")
 @click.option("--yes", is_flag=True, hidden=True, help="With --on: agrees to the price.")
-@click.option("--deadline", hidden=True, metavar="WHEN", help="With --on: 2h, 3d, or a time.")
+@click.option("--deadline", hidden=True, metavar="WHEN", help="With --on: 2h, 3d, or a time. Default: the job's.")
 @click.option("--wait", hidden=True, metavar="SPAN", help="With --on: for enough nodes.")
 @curves.options
 @_JSON
@@ -116,11 +107,11 @@ def run(
         disputes=dispute,
         is_open=on is not None,
     )
-    flags, network = flags_of(settings, seed, rounds), None
+    flags, network = flags_of(settings, seed, rounds, deadline), None
     resolved, identity = build(flags)
     root = new_root(out, resolved.spec.name)
     if on is not None:
-        started = run_on.start_on(on, resolved, deadline, wait, agreed=yes)
+        started = run_on.start_on(on, resolved, wait, agreed=yes)
         network = started.network.genesis, started.record
         if started.verifiers != resolved.spec.verifiers:
             resolved, identity = build({**flags, "network.verifiers": str(started.verifiers)})
@@ -219,7 +210,7 @@ def plan(
     if article:
         sys.stdout.write("\n".join(plan_article_text.lines(as_json=as_json)) + "\n")
         return
-    flags = flags_of(settings, seed, rounds)
+    flags = flags_of(settings, seed, rounds, deadline)
     resolved, identity = resolve.resolve(job, preset, flags)
     if link is None and not show_config:
         plan_link.refuse_without_link(peers, step, fan_out)
@@ -228,14 +219,14 @@ def plan(
     base = Path(identity.base)
     model, again = partial(job_model, resolved.spec, base, traces=trace), partial(_again, job, preset, flags)
     if show_config:
-        values = {"spec": plain(resolved.spec), "origins": resolved.origins}
+        values = {"spec": plain(resolved.spec), "deadline": resolved.deadline, "origins": resolved.origins}
         text = [msgspec.json.encode(values).decode()] if as_json else job_toml.lines(resolved)
     elif layout is not None:
         examples = plan_offers.examples(resolved.spec, base)
         laid = plan_layout.plan(layout, link, resolved.spec, examples)
         text = [plan_layout.json(laid)] if as_json else plan_layout.lines(laid, explains=explain)
     elif offers is not None:
-        most = plan_offers.allowed(resolved, quote.seconds_until(deadline))
+        most = plan_offers.allowed(resolved)
         asks, found = plan_offers.plan(offers, goal, resolved.spec, model(), most, base=base, is_own=own)
         after = plan_offers.command(found, job, preset, flags, again)
         told = (asks, found, plan_offers.terms(offers), after, plan_offers.account(resolved.spec, base))

@@ -8,7 +8,6 @@ import time
 
 import click
 
-from farflung.app.cli.quote import deadline_of
 from farflung.core.errors import UsageError
 from farflung.core.events import WarningEvent
 from farflung.core.io.extras import require
@@ -16,6 +15,7 @@ from farflung.core.money import Credits, format_credits
 from farflung.core.units import Millis, Seconds, format_bytes, format_seconds
 from farflung.job.job_loader import ResolvedJob
 from farflung.job.spec import JobSpec
+from farflung.local.jobs.deadline import deadline_of
 from farflung.local.network.remote_start import RemoteStart, online_text, prepare_start
 from farflung.peers.network.model_transfer import FoundModel
 from farflung.peers.rundir.inputs import known_layout
@@ -26,14 +26,14 @@ DEADLINE = "24h"
 WAIT = "10m"
 
 
-def start_on(on: str, job: ResolvedJob, deadline: str | None, wait: str | None, *, agreed: bool) -> RemoteStart:
+def start_on(on: str, job: ResolvedJob, wait: str | None, *, agreed: bool) -> RemoteStart:
     """What a run that may begin finds there.
 
     Raises UsageError FF-CORE-120 (no PyTorch), FF-APP-565 (nobody agreed), what prepare_start raises.
     """
     require("torch")  # nobody agrees to a price for a run that cannot start
     now = Millis(round(1000 * time.time()))
-    ends, patience = deadline_of(deadline or DEADLINE, now), deadline_of(wait or WAIT, now) - now
+    ends, patience = deadline_of(job.deadline or DEADLINE, now), deadline_of(wait or WAIT, now) - now
     spec = job.spec
     layout = known_layout(spec)
     bytes_wanted = memory(spec, layout, 0).worker if layout is not None else 0
@@ -116,7 +116,7 @@ def offer_lines(started: RemoteStart, spec: JobSpec, span: Seconds) -> list[str]
         audit_line(started.verifiers, is_named=is_named),
         round_line(spec.churn.quorum),
         *([settle_line(0 if is_named else started.verifiers, law.window_ms)] if law.window_ms else []),
-        f"Ends     in {format_seconds(span)} at the latest (--deadline): then what was not paid returns",
+        f"Ends     in {format_seconds(span)} at the latest (`deadline`): then what was not paid returns",
         "Seen by  the nodes that train: they read the model and the data (docs/threats.md)",
     ]
 

@@ -7,16 +7,19 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from msgspec.structs import replace
+from msgspec import structs
 
 from farflung.core import limits
 from farflung.core.errors import UsageError
 from farflung.core.money import format_credits
+from farflung.core.units import Millis
 from farflung.job import cheat_names, job_toml
 from farflung.job.io.job_files import read_job
 from farflung.job.job_loader import ResolvedJob, load
+from farflung.job.keys import DEADLINE
 from farflung.job.open_network import with_open_defaults
 from farflung.job.spec import JobSpec
+from farflung.local.jobs.deadline import deadline_of
 from farflung.peers.requester import relay_fees
 from farflung.peers.rundir import folder as folders
 from farflung.peers.rundir.folder import RunFolder, RunIdentity
@@ -52,7 +55,8 @@ def resolve(
 ) -> tuple[ResolvedJob, RunIdentity]:
     """The resolved configuration and the identity of a new run, from a job file's path or its text.
 
-    Raises SpecError FF-JOB-0xx, UsageError FF-APP-019 (no such cheat), -243, -247 (relays' pay), -387 (no dispute).
+    Raises SpecError FF-JOB-0xx, UsageError FF-APP-019 (no such cheat), -243, -247 (relays' pay), -387 (no dispute),
+    -435, -436 (no such deadline).
     Relative paths in the job start from the file's folder, else from `base`. `cheat` names what one of the providers
     does instead of its work (job.cheat_names); None: it skips its work in the run that shows what audits are for,
     and nobody cheats in a run of your own. `baseline`: whether one machine is trained on the same tokens to
@@ -67,6 +71,8 @@ def resolve(
     start = job.parent if isinstance(job, Path) else base or Path()
     environment = {k: v for k, v in os.environ.items() if k.startswith("FARFLUNG_") and k not in _OURS}
     resolved = load(text, preset=preset, flags=flags, environment=environment, origin_name=name)
+    if resolved.deadline:
+        deadline_of(resolved.deadline, Millis(round(1000 * time.time())), resolved.origins[DEADLINE])
     if is_open:
         resolved = with_open_defaults(resolved)
     is_shown = job is None and preset == SHOWN
@@ -99,8 +105,8 @@ def _shows(resolved: ResolvedJob) -> ResolvedJob:
     is_set = any(not resolved.origins[each].startswith(("default", "preset")) for each in (key, "audit.canaries"))
     if is_set or spec.segments <= segments:
         return resolved
-    shown = replace(spec, audit=replace(spec.audit, segments=segments))
-    return ResolvedJob(shown, {**resolved.origins, key: "the demonstration of a cheater"})
+    shown = structs.replace(spec, audit=structs.replace(spec.audit, segments=segments))
+    return structs.replace(resolved, spec=shown, origins={**resolved.origins, key: "the demonstration of a cheater"})
 
 
 def _check_dispute(spec: JobSpec, cheat: str) -> None:

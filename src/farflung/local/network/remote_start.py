@@ -113,7 +113,7 @@ def _check_deadline(law: LedgerParams, deadline: int) -> None:
             "FF-APP-564",
             f"this network's jobs end within {format_seconds(Seconds(law.job_ms_max / 1000))}",
             cause=f"the deadline is {format_seconds(Seconds(span / 1000))} from now",
-            hint="name an earlier one with --deadline",
+            hint='an earlier one: deadline = "2h" in the job file, or --deadline 2h',
         )
 
 

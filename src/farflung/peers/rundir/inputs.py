@@ -99,5 +99,5 @@ def plain(value: Any) -> Any:
 def write_resolved(folder: RunFolder, resolved: ResolvedJob) -> None:
     """The resolved configuration with the origin of each value."""
     named = {"format": RESOLVED.version, "program": VERSION}
-    text = {**named, "spec": plain(resolved.spec), "origins": resolved.origins}
+    text = {**named, "spec": plain(resolved.spec), "deadline": resolved.deadline, "origins": resolved.origins}
     write_atomic(folder.resolved_file, msgspec.json.format(msgspec.json.encode(text), indent=2), "run.resolved")
