@@ -130,6 +130,7 @@ def replaced(sockets: type, wall: Callable[[], float], clock: Clock, seed: int) 
         (socket, "socket", sockets),
         (time, "time", wall),
         (time, "monotonic", lambda: clock.now),
+        (time, "clock_gettime", lambda _which: clock.now),
         (secrets, "token_bytes", lambda size=32: numbers.randbytes(size)),
         (secrets, "randbelow", numbers.randrange),
     ]

@@ -31,6 +31,7 @@ from farflung.net.tls import TlsSession
 
 _LINGER_SECONDS: Final = 2.0  # for the last bytes of a connection that we close
 _LOOKS: Final = 3  # without anything: it is over
+_PROBE_SECONDS: Final = 2.0  # for a sign of life after this computer slept
 
 
 class ConnectionHost(Protocol):
@@ -280,6 +281,12 @@ class Connection(asyncio.BufferedProtocol):
     async def opened(self) -> None:
         """Returns when the peer has taken us in. Raises what ended the connection before."""
         await self._opened
+
+    def probe(self) -> None:
+        """Asks for a sign of life, and ends the connection when nothing comes in _PROBE_SECONDS."""
+        heard, dumb = self.heard, stuck(f"nothing came for {_PROBE_SECONDS:.0f} s after this computer slept")
+        self._ping()
+        self._loop.call_later(_PROBE_SECONDS, lambda: self.drop(dumb) if self.heard == heard else None)
 
     def drop(self, error: NetworkError) -> None:
         """Ends the connection at once, without a word to the peer."""

@@ -38,6 +38,7 @@ from farflung.net.io.request_handlers import Handler, OnError, RequestHandlers
 from farflung.net.io.spare_connections import keep_spare
 from farflung.net.io.tcp_listener import ANY_LOOPBACK_PORT, ListenConfig, TcpListener
 from farflung.net.io.tls_key import FileTlsCredentials
+from farflung.net.io.wake_watch import WakeWatch
 from farflung.net.messages import MessageKind
 from farflung.net.paths import MEETING, PathType
 from farflung.net.relay_receipts import ReceiptTally
@@ -86,7 +87,7 @@ class Endpoint:
         self._attachments: dict[PeerId, RelayRegistration] = {}
         self.payer = RelayPayer(self.credential, self._reach_relay, self.admission.clock)
         self._callback = RelayCallback(self, self._arriving, self.admission.admit, handshake_seconds)
-        self._is_closed = False
+        self._is_closed, self._wake = False, WakeWatch(self.probe)
         self.services: dict[str, Handler] = {}  # methods that the network itself serves to any proved key
         self.on_accepted: Callable[[Connection], None] | None = None  # hears of what others dialled
 
@@ -189,6 +190,15 @@ class Endpoint:
         old.close()
         self.payer.renew(own)
 
+    def probe(self) -> None:
+        """Asks every connection to another machine for a sign of life: one that gives none has ended in seconds.
+
+        Of its own machine the kernel says at once who is gone.
+        """
+        for connection in self._connections:
+            if connection.tuned is not None and not connection.tuned.is_local:
+                connection.probe()
+
     def recheck(self) -> int:
         """Ends the connections whose node key does not count any more; returns how many."""
         ended = 0
@@ -211,6 +221,7 @@ class Endpoint:
     async def close(self) -> None:
         """Stops listening, closes all connections, cancels all handlers."""
         self._is_closed = True
+        self._wake.end()
         self._listener.close()
         await self.payer.close()
         await asyncio.gather(*(each.close() for each in self._attachments.values()))
@@ -297,6 +308,7 @@ class Endpoint:
         connection = Connection(self, session, meter)
         connection.place, connection.way = place, way
         self._connections[connection] = None
+        self._wake.begin()
         return connection
 
     def _arriving(
@@ -372,6 +384,8 @@ class Endpoint:
         if connection in self._connections:
             del self._connections[connection]
             self.payer.ended(connection.tally)
+            if not self._connections:
+                self._wake.end()
         for table in (self._accepted, self._open):
             for peer in [peer for peer, each in table.items() if connection in each]:
                 table[peer].remove(connection)
