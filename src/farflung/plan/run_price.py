@@ -51,7 +51,7 @@ def price(spec: JobSpec) -> RunPrice:
     round_units = spec.round_tokens * spec.network.providers
     training = times(unit, round_units * spec.rounds)
     checked = times(unit, expected_audits(spec))
-    total = add(training, checked)
+    total = price_at(spec, unit, unit)
     if budget < total:
         raise _too_dear(spec, unit, checked, total, budget)
     worst = times(unit, worst_audits(spec) * spec.network.verifiers)
@@ -67,6 +67,12 @@ def price(spec: JobSpec) -> RunPrice:
         escrow=min(add(add(training, margin), worst), budget),
         budget=budget,
     )
+
+
+def price_at(spec: JobSpec, training: Credits, audits: Credits) -> Credits:
+    """`price` where a token costs this much to train, and this much to check: what standing asks come to."""
+    trained = spec.round_tokens * spec.network.providers * spec.rounds
+    return add(times(training, trained), times(audits, expected_audits(spec)))
 
 
 def audit_units(spec: JobSpec, price: RunPrice) -> int:

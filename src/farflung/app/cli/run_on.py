@@ -110,8 +110,8 @@ def offer_lines(started: RemoteStart, spec: JobSpec, span: Seconds) -> list[str]
     return [
         *start_lines(started.model),
         f"Network  {known.name}, chain {known.chain.hex()[:16]}: {online_text(started.found)}",
-        f"Price    about {format_credits(price.price)} credits; locks {format_credits(price.escrow)}"
-        f" of {format_credits(started.balance)}, the rest comes back",
+        f"Price    about {format_credits(started.cost)} credits, fees of {format_credits(started.fees)} at most;"
+        f" locks {format_credits(price.escrow)} of {format_credits(started.balance)}, the rest comes back",
         stake_line(started.found.stake),
         audit_line(started.verifiers, is_named=is_named),
         round_line(spec.churn.quorum),

@@ -17,7 +17,7 @@ from farflung.core import relay_passes
 from farflung.core.crypto import SigningKey
 from farflung.core.errors import NetworkError, PolicyError
 from farflung.core.ids import PeerId, short
-from farflung.core.money import Credits, format_credits
+from farflung.core.money import Credits, format_credits, times
 from farflung.core.units import Seconds, format_seconds
 from farflung.job.job_loader import ResolvedJob
 from farflung.job.open_network import may_hire_fewer_verifiers
@@ -43,7 +43,7 @@ from farflung.peers.rundir.genesis import stake_of
 from farflung.peers.rundir.inputs import known_layout
 from farflung.peers.rundir.network_record import NetworkRecord
 from farflung.plan.run_duration import forward_flop
-from farflung.plan.run_price import RunPrice, price
+from farflung.plan.run_price import RunPrice, price, price_at
 
 LOOK_SECONDS: Final = 1.0  # between two looks at the market
 TRANSACTIONS: Final = 20  # that a job takes beside those of its rounds
@@ -53,12 +53,16 @@ Tell = Callable[[str], None]
 
 
 class RemoteStart(NamedTuple):
-    """What a run on a network begins with. `balance`: of the account, `need`: what the job may take; pico-credits."""
+    """What a run on a network begins with. Pico-credits: `cost` as the asks stand now, `fees` at most, `balance` of the
+    account, `need`: what the job may take; `price` is at the job's own `unit_price`.
+    """
 
     network: KnownNetwork
     record: NetworkRecord
     found: MarketSurvey
     price: RunPrice
+    cost: Credits
+    fees: Credits
     balance: int
     need: int
     model: FoundModel | None = None  # that `model.start` names
@@ -95,7 +99,8 @@ async def prepare_start(
         reaches = reaches_of(validators_in(known.ledger), endpoint)
         ledger = LedgerClient(reaches, account, known.genesis)
         channels = len(known.relays) * relay_passes.cost(relay_passes.GIB, relay_price)  # at least: what each is given
-        need = priced.escrow + channels + law.fee_min * (TRANSACTIONS + OF_A_ROUND * spec.rounds)
+        fees = times(Credits(law.fee_min), TRANSACTIONS + OF_A_ROUND * spec.rounds)
+        need = priced.escrow + channels + fees
         token = read(on).token if is_invitation(on) else b""
         balance = await _funded(known, ledger, account, need, token, tell)
         wanted = notice_of(spec, priced, memory_bytes)
@@ -103,7 +108,8 @@ async def prepare_start(
     finally:
         await endpoint.close()
     record = NetworkRecord(known.name, known.ledger, deadline, found.stake, known.relays, relay_price)
-    return RemoteStart(known, record, found, priced, balance, need, model)
+    cost = price_at(spec, found.providers.unit_price, found.verifiers.unit_price)
+    return RemoteStart(known, record, found, priced, cost, fees, balance, need, model)
 
 
 def _check_deadline(law: LedgerParams, deadline: int) -> None:

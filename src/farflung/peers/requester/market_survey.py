@@ -17,12 +17,16 @@ from farflung.peers.requester.lease_negotiation import StandingAsks
 
 
 class RoleSurvey(msgspec.Struct, frozen=True):
-    """One role's nodes: `wanted` by the job, `online` in all, `fitting` that it may hire together; and why no more."""
+    """One role's nodes: `wanted` by the job, `online` in all, `fitting` that it may hire together; and why no more.
+
+    `unit_price`: pico-credits a token that these would be paid, as their asks stand now.
+    """
 
     wanted: int
     online: int
     fitting: int
     why: str = ""
+    unit_price: Credits = Credits(0)
 
     @property
     def is_enough(self) -> bool:
@@ -85,7 +89,7 @@ def _role(request: MatchRequest, listings: Sequence[OfferListing]) -> RoleSurvey
     for members in range(wanted, 0, -1):
         found = _matched(msgspec.structs.replace(request, members=members), listings)
         if isinstance(found, Match):
-            return RoleSurvey(wanted, len(listings), members, why)
+            return RoleSurvey(wanted, len(listings), members, why, found.unit_price)
         why = why or found.cause or found.message
     return RoleSurvey(wanted, len(listings), 0, why)
 
