@@ -104,7 +104,7 @@ def test_whoever_joins_hears_of_a_newer_network(newest: str, is_told: bool) -> N
 )
 def test_each_seat_is_shown_with_its_version(seat: dict[str, str], said: str) -> None:
     facts: dict[str, Any] = {"installed": VERSION, "job_format": 3, "seats": [seat], "nodes": {"0.0.1": 2}}
-    facts |= {"left_out": 2, "blocks": 4, "required": False, "restarted": False}
+    facts |= {"left_out": 2, "law": 1, "known_law": 1, "blocks": 4, "required": False, "restarted": False}
     text = "\n".join(network_upgrade.lines(facts))
     assert f"abababab {said}" in text or said in text
     assert "2 nodes with farflung 0.0.1" in text

@@ -14,7 +14,16 @@ from farflung.ledger import transactions
 from farflung.ledger.block import Block, BlockHeader, Genesis, vote_for
 from farflung.ledger.block_execution import ExecutedBlock, make
 from farflung.ledger.chain import Chain
-from farflung.ledger.motions import AdmitValidator, AmendParams, Motion, MotionVote, RemoveValidator, What, motion_id
+from farflung.ledger.motions import (
+    AdmitValidator,
+    AdoptLaw,
+    AmendParams,
+    Motion,
+    MotionVote,
+    RemoveValidator,
+    What,
+    motion_id,
+)
 from farflung.ledger.params import LedgerParams
 from farflung.ledger.tx_results import Outcome
 from farflung.ledger.validators import ValidatorJoin, ValidatorLeave, ValidatorRow, ValidatorState, join_parts
@@ -140,6 +149,7 @@ __all__ = [
     "OWNERS",
     "SEATS",
     "AdmitValidator",
+    "AdoptLaw",
     "AmendParams",
     "MotionVote",
     "RemoveValidator",

@@ -12,7 +12,9 @@ from ledger_world import RICH, START
 
 from farflung.core.codec import encode
 from farflung.core.crypto import SigningKey, local_key
+from farflung.core.errors import RunError
 from farflung.core.ids import Hash
+from farflung.core.release import LAW
 from farflung.ledger import transactions
 from farflung.ledger.block import Block, Genesis
 from farflung.ledger.chain import Chain
@@ -68,11 +70,14 @@ class Committee:
     """Its validators; `cut` says which messages (from, to) are lost.
 
     `wall`: the calendar at the beginning; WALL is so late that the ledger never catches up with it.
+    `laws`: that each one's program knows; who ends with an error is gone, and `failures` has what it said.
     `parts`: of what other processes judge; then `judged` says what they find, each JUDGING later, or raises what keeps
     the answer back; those go on `shelf`.
     """
 
-    def __init__(self, seats: int, followers: int = 0, parts: int = 0, wall: int = WALL, **params: int) -> None:
+    def __init__(
+        self, seats: int, followers: int = 0, parts: int = 0, wall: int = WALL, laws: Sequence[int] = (), **params: int
+    ) -> None:
         self.genesis, self.wall = genesis(seats, **params), wall
         self.disks = [Disk() for _ in range(seats + followers)]
         self.nodes: list[LedgerNode | None] = [None] * len(self.disks)
@@ -82,6 +87,7 @@ class Committee:
         self.replies: dict[int, tuple[int, Result]] = {}
         self.lags = [0] * len(self.disks)
         self.parts = parts
+        self.laws, self.failures = list(laws) or [LAW] * len(self.disks), dict[int, RunError]()
         self.judged: Callable[[int, VerifyJob], Sequence[bool] | None] = soundly
         self.shelf: list[tuple[int, int, VerifyJob]] = []
         for index in range(len(self.disks)):
@@ -93,7 +99,7 @@ class Committee:
 
     def begin(self, index: int) -> None:
         """A process, from its disk."""
-        disk, chain = self.disks[index], Chain(self.genesis)
+        disk, chain = self.disks[index], Chain(self.genesis, law=self.laws[index])
         if disk.blocks:
             chain.adopt_many(disk.blocks)
         node = self.nodes[index] = LedgerNode(chain, SEATS[index], disk, tuple(disk.votes), parts=self.parts)
@@ -121,8 +127,15 @@ class Committee:
 
     def feed(self, index: int, event: ev.Event) -> None:
         node = self.nodes[index]
-        if node is not None:
-            self.do(index, node.handle(event, self.at))
+        if node is None:
+            return
+        try:
+            effects = node.handle(event, self.at)
+        except RunError as error:
+            self.failures[index] = error
+            self.kill(index)
+        else:
+            self.do(index, effects)
 
     def submit(self, index: int, *signed: transactions.SignedTx, ticket: int = 0) -> None:
         node = self.nodes[index]

@@ -11,8 +11,10 @@ from msgspec.structs import replace
 
 from farflung.core.crypto import SigningKey
 from farflung.core.ids import ZERO_HASH
+from farflung.ledger.law_version import next_law
 from farflung.ledger.motions import (
     AdmitValidator,
+    AdoptLaw,
     AmendParams,
     Motion,
     MotionRow,
@@ -63,13 +65,15 @@ class SeatRules(Machine):
         owner = KEYS.get(row.owner, key) if row else key
         self.ask(owner, ValidatorLeave(seat.public))
 
-    @rule(key=ANYONE, seat=SEAT, kind=st.integers(0, 2), change=CHANGES, span=SPAN)
+    @rule(key=ANYONE, seat=SEAT, kind=st.integers(0, 4), change=CHANGES, span=SPAN)
     def make_a_motion(self, key: SigningKey, seat: SigningKey, kind: int, change: dict[str, int], span: int) -> None:
         self.ask(key, Motion(self.what_to_move(seat, kind, change), self.at(span)))
 
     def what_to_move(self, seat: SigningKey, kind: int, change: dict[str, int]) -> What:
         if kind == 2:
             return AmendParams(replace(self.world.state.params, **change))
+        if kind > 2:
+            return AdoptLaw(next_law(self.world.state) + kind - 2)
         return (AdmitValidator, RemoveValidator)[kind](seat.public)
 
     @rule(key=ANYONE, data=st.data())
@@ -78,7 +82,7 @@ class SeatRules(Machine):
         if rows:
             self.ask(key, MotionVote(data.draw(st.sampled_from(list(rows))).motion))
 
-    @rule(seat=SEAT, owner=ANYONE, kind=st.integers(0, 2), change=CHANGES, less=st.integers(0, 1))
+    @rule(seat=SEAT, owner=ANYONE, kind=st.integers(0, 3), change=CHANGES, less=st.integers(0, 1))
     def carry_a_motion(self, seat: SigningKey, owner: SigningKey, kind: int, change: dict[str, int], less: int) -> None:
         """A candidate, a motion and votes that mostly suffice, or one vote too few."""
         state = self.world.state

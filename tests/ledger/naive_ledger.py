@@ -19,7 +19,7 @@ from farflung.core.crypto import digest, is_signed
 from farflung.ledger import transactions as ops
 from farflung.ledger.block import Genesis
 
-BOOKS = ("money", "nodes", "jobs", "keys", "channels", "disputes", "out", "seats", "moved", "amended")
+BOOKS = ("money", "nodes", "jobs", "keys", "channels", "disputes", "out", "seats", "moved", "amended", "coming")
 
 
 class Naive(NaiveSeats, NaiveExclusions, NaivePay, NaiveCanaries):

@@ -45,6 +45,7 @@ class NaiveSeats:
         self.epochs = [{"first": 1, "members": list(genesis.validators), "params": genesis.params}]
         self.p = genesis.params
         self.amended: LedgerParams | None = None
+        self.version, self.coming = 0, 1
         self.seats: dict[bytes, dict[str, Any]] = {
             key: {"owner": key, "stake": 0, "state": "admitted", "since": 0, "until": 0, "burnt": 0, "where": ""}
             for key in genesis.validators
@@ -76,9 +77,16 @@ class NaiveSeats:
                 if seat["state"] == "leaving" and not seat["until"]:
                     seat["until"] = self.now + self.p.unbonding_ms
             if after != self.members() or self.amended:
+                self.version += self.amended is not None
                 self.p = self.amended or self.p
                 self.epochs.append({"first": self.height + 1, "members": after, "params": self.p})
                 self.amended = None
+
+    def note_law(self) -> None:
+        """What the table of motions says of the law beside the parameters that come."""
+        if self.coming > 1:
+            name = digest("farflung/law/1", (self.version + 1).to_bytes(8, "big"))
+            self.moved[name] = {"what": self.coming, "deadline": 0, "votes": [], "state": "passed"}
 
     def go(self, seat: dict[str, Any]) -> None:
         self.pay(seat["owner"], seat["stake"])
@@ -142,6 +150,8 @@ class NaiveSeats:
         what, kind = motion["what"], type(motion["what"]).__name__
         if kind == "AmendParams":
             need(is_a_law(what.params))
+        elif kind == "AdoptLaw":
+            need(what.law == self.coming + 1)
         else:
             need(what.validator in self.seats)
             wanted = "candidate" if kind == "AdmitValidator" else "admitted"
@@ -149,8 +159,10 @@ class NaiveSeats:
         motion["votes"].append(sender)
         if 3 * sum(owner in motion["votes"] for owner in self.owners()) > 2 * len(self.members()):
             motion["state"] = "passed"
-            if kind == "AmendParams":
-                self.amended = what.params
+            if kind in ("AmendParams", "AdoptLaw"):
+                self.amended = what.params if kind == "AmendParams" else self.amended or self.p
+                self.coming = what.law if kind == "AdoptLaw" else self.coming
+                self.note_law()
             elif kind == "AdmitValidator":
                 self.seats[what.validator].update(state="admitted", since=self.height, until=0)
             else:

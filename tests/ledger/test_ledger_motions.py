@@ -7,6 +7,7 @@ from ledger_committee import (
     OWNERS,
     SEATS,
     AdmitValidator,
+    AdoptLaw,
     AmendParams,
     MotionVote,
     RemoveValidator,
@@ -244,6 +245,7 @@ def test_no_motion_touches_an_account_a_job_a_lease_or_a_channel():
         AdmitValidator(FIVE.public),
         AmendParams(replace(PARAMS, epoch_blocks=1, withheld_permille=1000)),
         RemoveValidator(FIVE.public),
+        AdoptLaw(2),
     ]
     assert {type(what) for what in whats} == set(What.__args__)
     movers = (VALIDATOR, NODES[2])
@@ -264,4 +266,4 @@ def test_no_motion_touches_an_account_a_job_a_lease_or_a_channel():
         ]
         assert balances[0] == balances[1]
         world.send()
-    assert world.state.committee.epoch == 3
+    assert world.state.committee.epoch == 4

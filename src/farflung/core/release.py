@@ -1,4 +1,4 @@
-"""Names this version of farflung, which its files, errors and advertisements name, and the formats of jobs it knows."""
+"""Names this version of farflung, which its files, errors and advertisements name, and which jobs and laws it knows."""
 
 from __future__ import annotations
 
@@ -10,6 +10,9 @@ VERSION: Final = "0.1.0"
 # What a job consists of: its terms, the messages of its leases, its log. A job keeps its format for life.
 JOB_FORMAT: Final = 3  # of new jobs: prices and stakes in pico-credits
 JOB_FORMATS: Final = (JOB_FORMAT,)  # that this farflung works on
+
+# The newest version of the ledger's law that this farflung executes; it knows those before, too (ledger.law_version).
+LAW: Final = 1
 
 # No package index has farflung: what somebody else puts there under this name must not be what a hint installs.
 INSTALL: Final = "pip install -c constraints.txt ."  # in its source folder

@@ -16,7 +16,9 @@ from farflung.core import limits
 from farflung.core.codec import encode
 from farflung.core.errors import VerificationError
 from farflung.core.ids import Hash, PeerId
+from farflung.core.release import LAW
 from farflung.ledger.block import BlockHeader, Genesis, txs_root
+from farflung.ledger.law_version import check_law
 from farflung.ledger.state_transition import LedgerState, apply_block, genesis_header, genesis_state
 from farflung.ledger.stateless_checks import UNJUDGED, Stamps
 from farflung.ledger.transactions import SignedTx, tx_id
@@ -45,12 +47,19 @@ def next_time(parent: ExecutedBlock, now_ms: int) -> int:
 
 
 def make(
-    parent: ExecutedBlock, txs: Sequence[SignedTx], now_ms: int, proposer: PeerId, *, judged: Stamps = UNJUDGED
+    parent: ExecutedBlock,
+    txs: Sequence[SignedTx],
+    now_ms: int,
+    proposer: PeerId,
+    *,
+    judged: Stamps = UNJUDGED,
+    law: int = LAW,
 ) -> tuple[ExecutedBlock, tuple[Outcome, ...]]:
     """The next block by a seat's key, of the transactions that may enter and fit, and an outcome for each handed in.
 
-    `judged`: whose form and signature are known to hold.
+    `judged`: whose form and signature are known to hold. `law`: that the program knows. Raises RunError FF-LEDG-270.
     """
+    check_law(parent.state, law)
     time = next_time(parent, now_ms)
     fresh, held_back = _sift(txs)
     state, outcomes = apply_block(parent.state, time, [txs[place] for place in fresh], proposer, judged=judged)
@@ -103,15 +112,19 @@ def _sift(txs: Sequence[SignedTx]) -> tuple[list[int], dict[int, RejectedResult]
     return fresh, held_back
 
 
-def execute(parent: ExecutedBlock, header: BlockHeader, txs: tuple[SignedTx, ...], *, judged: Stamps) -> ExecutedBlock:
+def execute(
+    parent: ExecutedBlock, header: BlockHeader, txs: tuple[SignedTx, ...], *, judged: Stamps, law: int = LAW
+) -> ExecutedBlock:
     """The block on top of `parent`, checked in every respect but its certificate.
 
-    `judged`: whose form and signature are known to hold; TRUSTED of a block that a quorum judged.
+    `judged`: whose form and signature are known to hold; TRUSTED of a block that a quorum judged. `law`: that the
+    program knows.
 
     Raises VerificationError: FF-LEDG-061 not the next block, -062 time, -063 transaction root, -064 holds a transaction
     that may not be in it, -065 state root, -067 too large, -251 another epoch than the next block's, or made by no seat
-    of its committee.
+    of its committee; RunError FF-LEDG-270: a law that this farflung does not know holds for it.
     """
+    check_law(parent.state, law)
     _check_header(parent, header, txs)
     state, outcomes = apply_block(parent.state, header.time, txs, header.proposer, judged=judged)
     names = {outcome.tx for outcome in outcomes if not isinstance(outcome, RejectedResult)}

@@ -18,6 +18,7 @@ from typing import Final
 from farflung.core.crypto import SigningKey
 from farflung.core.errors import PolicyError, VerificationError
 from farflung.core.ids import Hash
+from farflung.core.release import LAW
 from farflung.ledger.block import Block, BlockHeader, Genesis, check_certificate, vote_for
 from farflung.ledger.block_execution import ExecutedBlock, execute, genesis_block, make, name_of, next_time
 from farflung.ledger.history import ChainHistory, InMemoryHistory
@@ -45,12 +46,14 @@ class Chain:
         history: ChainHistory | None = None,
         tip: ExecutedBlock | None = None,
         certificate: QuorumCertificate = NO_CERTIFICATE,
+        law: int = LAW,
     ) -> None:
-        """`audits`: judge every transaction's signature, as one does who trusts no committee.
+        """`audits`: judge every transaction's signature, as one does who trusts no committee. `law`: that the program
+        knows.
 
         `tip` with its certificate: where the chain goes on, not at genesis; `history` knows what was before it.
         """
-        self.genesis, self._key, self._audits = genesis, key, audits
+        self.genesis, self._key, self._audits, self.law = genesis, key, audits, law
         self.history: ChainHistory = history or InMemoryHistory()
         self.tip: ExecutedBlock = tip or genesis_block(genesis)
         self.certificate = certificate
@@ -128,7 +131,7 @@ class Chain:
             )
         old = [self.applied(signed) for signed in txs]
         fresh = [signed for signed, known in zip(txs, old, strict=True) if known is None]
-        made, outcomes = make(self.tip, fresh, now_ms, key.public)
+        made, outcomes = make(self.tip, fresh, now_ms, key.public, law=self.law)
         self.hold(made)
         vote = vote_for(made.header, made.header.height - committee.first + 1, VoteKind.FINALIZE)
         block = Block(made.header, made.txs, certificate_of([sign_vote(key, 0, vote)], 1))
@@ -147,7 +150,7 @@ class Chain:
         """Checks everything, then moves the chain over `blocks`, all or none, of which the last has a FINALIZE.
 
         Raises VerificationError: FF-LEDG-061 to -065, -067 and -251 as `execution.execute`, -066 certificate, -252 not
-        final.
+        final; RunError FF-LEDG-270.
         """
         return self.move(blocks, self.judge(blocks))
 
@@ -178,7 +181,7 @@ class Chain:
             parent = (
                 held
                 if held is not None and is_held
-                else execute(parent, header, block.txs, judged=UNJUDGED if self._audits else TRUSTED)
+                else execute(parent, header, block.txs, judged=UNJUDGED if self._audits else TRUSTED, law=self.law)
             )
             made.append(parent)
         return made

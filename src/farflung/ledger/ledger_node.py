@@ -33,6 +33,7 @@ from farflung.ledger.block import LOGICAL_MS, Block
 from farflung.ledger.block_execution import ExecutedBlock, execute, make, next_time
 from farflung.ledger.chain import Chain
 from farflung.ledger.due_times import next_due
+from farflung.ledger.law_version import check_law
 from farflung.ledger.mempool import CheckedTxCache, Mempool
 from farflung.ledger.rules.accounts import unsound
 from farflung.ledger.sdbft import replica_events as ev
@@ -247,7 +248,7 @@ class LedgerNode:
         time = parent.header.time + LOGICAL_MS if self._is_logical else next_time(parent, at.wall)
         room = limits.BLOCK_BYTES - limits.BLOCK_FRAME_BYTES
         txs = self.pool.take(parent.state, time, limits.BLOCK_TXS, room)
-        made, _ = make(parent, txs, time, self._key.public, judged=self.verdicts)
+        made, _ = make(parent, txs, time, self._key.public, judged=self.verdicts, law=self.chain.law)
         self._executed[made.header.id] = made
         self._begun[made.header.id] = at.now
         return made
@@ -273,7 +274,7 @@ class LedgerNode:
             return ev.BlockCheckedEvent(header.id, is_valid=False)
         if executed is None:
             try:
-                executed = execute(parent, header, draft.txs, judged=self.verdicts)
+                executed = execute(parent, header, draft.txs, judged=self.verdicts, law=self.chain.law)
             except VerificationError:
                 return ev.BlockCheckedEvent(header.id, is_valid=False)
             self._executed[header.id] = executed
@@ -336,7 +337,9 @@ class LedgerNode:
     # Epochs
 
     def _born(self, records: Iterable[Record]) -> Replica:
+        """Raises RunError FF-LEDG-270 before an epoch whose law the program does not know: no vote of it is signed."""
         state, head = self.chain.state, self.chain.head
+        check_law(state, self.chain.law)
         committee, params = state.committee, state.params
         epoch_committee = EpochCommittee(
             self.chain.id, committee.epoch, committee.members, params.delta_ms, params.idle_ms

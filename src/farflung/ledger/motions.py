@@ -1,9 +1,9 @@
-"""Defines the committee's motions on seats and parameters. It votes on nothing else; no motion names money.
+"""Defines the committee's motions on seats, parameters and law. It votes on nothing else; no motion names money.
 
 | table   | key     | one row for |
 |---------|---------|-------------|
 | params  | version | each version of the parameters that ever held, and the one that holds from the next epoch on |
-| motions | motion  | each motion, whatever became of it |
+| motions | motion  | each motion, whatever became of it; and the law of a version of the parameters |
 """
 
 from __future__ import annotations
@@ -36,7 +36,13 @@ class AmendParams(Wire, frozen=True, tag="amend"):
     params: LedgerParams
 
 
-What = AdmitValidator | RemoveValidator | AmendParams
+class AdoptLaw(Wire, frozen=True, tag="law"):
+    """The next version of the law, from the next boundary on: its number (ledger.law_version)."""
+
+    law: int
+
+
+What = AdmitValidator | RemoveValidator | AmendParams | AdoptLaw
 
 
 class Motion(Wire, frozen=True, tag="motion"):

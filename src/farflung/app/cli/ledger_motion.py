@@ -18,8 +18,10 @@ from farflung.core.crypto import SigningKey
 from farflung.core.errors import FarflungError, UsageError
 from farflung.core.ids import ID_BYTES, Hash, PeerId
 from farflung.core.money import parse_credits
+from farflung.core.release import LAW, UPGRADE, VERSION
 from farflung.ledger.motions import (
     AdmitValidator,
+    AdoptLaw,
     AmendParams,
     Motion,
     MotionRow,
@@ -73,6 +75,8 @@ def _told(row: MotionRow) -> str:
         case AmendParams(params):
             fields = LedgerParams.__struct_fields__
             return "amend " + ", ".join(f"{name}={getattr(params, name)}" for name in fields)
+        case AdoptLaw(number):
+            return f"law {number}"
 
 
 async def _row(client: LedgerClient, name: Hash) -> MotionRow:
@@ -204,6 +208,35 @@ def _amended(params: LedgerParams, numbers: tuple[str, ...]) -> LedgerParams:
     return made
 
 
+@motion.command("law", epilog="Example: farflung ledger motion law 2 --owner my.key")
+@click.argument("number", type=click.IntRange(1))
+@OWNER
+@_DAYS
+@ON
+@JSON
+def law(number: int, owner: Path | None, days: int | None, on: str | None, as_json: bool) -> None:
+    """Move that the next version of the law holds, once all seats run a farflung
+    that knows it: a seat that does not stops at that block.
+    """
+    _check_known(number)
+
+    async def said(_: LedgerClient) -> What:
+        return AdoptLaw(number)
+
+    _move(owner, days, on, as_json, said)
+
+
+def _check_known(number: int) -> None:
+    """Raises UsageError FF-APP-720: whoever votes for a law runs a program that knows it."""
+    if number > LAW:
+        raise UsageError(
+            "FF-APP-720",
+            f"the farflung that is installed does not know law {number}",
+            cause=f"farflung {VERSION} knows law {LAW} and those before: a seat of it stops where law {number} begins",
+            hint=f"{UPGRADE}; then farflung network upgrade",
+        )
+
+
 @motion.command(epilog="Example: farflung ledger motion vote 77ab... --owner my.key")
 @click.argument("name", metavar="MOTION")
 @OWNER
@@ -214,7 +247,9 @@ def vote(name: str, owner: Path | None, on: str | None, as_json: bool) -> None:
     wanted = Hash(name_in(name, "motion"))
 
     async def step(client: LedgerClient) -> MotionRow:
-        await _row(client, wanted)
+        what = (await _row(client, wanted)).what
+        if isinstance(what, AdoptLaw):
+            _check_known(what.law)
         await client.submit(MotionVote(wanted))
         return await _row(client, wanted)
 

@@ -24,7 +24,7 @@ from farflung.core import limits
 from farflung.core.codec import decode
 from farflung.core.errors import FarflungError, NetworkError, RunError
 from farflung.core.ids import PeerId
-from farflung.core.release import JOB_FORMAT, VERSION, format_list
+from farflung.core.release import JOB_FORMAT, LAW, VERSION, format_list
 from farflung.ledger.block import Block
 from farflung.ledger.io.file_audit import audit
 from farflung.ledger.io.ledger_store import LedgerStore
@@ -46,8 +46,8 @@ _SECONDS: Final = 120  # for systemd to end the old processes and start the new 
 def upgrade(folder: Path | None, require: bool, as_json: bool) -> None:
     """Bring the seat in FOLDER to the farflung that is installed now.
 
-    Says which version each seat and node runs, executes the whole chain with this
-    version first, and restarts the service if there is one.
+    Says which version each seat and node runs and which law holds, executes the
+    whole chain with this version first, and restarts the service if there is one.
     """
     found = operator_folder.read(folder or operator_folder.default_folder())
     facts = asyncio.run(_looked_at(found))
@@ -63,7 +63,7 @@ def upgrade(folder: Path | None, require: bool, as_json: bool) -> None:
 
 async def _looked_at(found: OperatorFolder) -> dict[str, Any]:
     """Versions of seats and nodes, and the chain where a seat gives it: blocks as bytes, or why there are none."""
-    network, chain = NamedNetwork(found.name, found.genesis, found.local), None
+    network, chain, law = NamedNetwork(found.name, found.genesis, found.local), None, 0
     nodes: Counter[str] = Counter()
     left_out = 0
     async with client_on(network) as (client, endpoint):
@@ -75,6 +75,7 @@ async def _looked_at(found: OperatorFolder) -> dict[str, Any]:
             nodes.update(shown_version(each.version) for each in online)
             left_out = sum(JOB_FORMAT not in each.formats for each in online)
             nodes += Counter(unread_versions(listing))
+            law = await client.law()
             chain = await client.blocks()
     return {
         "name": found.name,
@@ -83,6 +84,8 @@ async def _looked_at(found: OperatorFolder) -> dict[str, Any]:
         "seats": seats,
         "nodes": dict(sorted(nodes.items())),
         "left_out": left_out,
+        "law": law,
+        "known_law": LAW,
         "chain": chain,
     }
 
@@ -172,11 +175,20 @@ def lines(facts: Mapping[str, Any]) -> list[str]:
     if facts["left_out"]:
         told.append(f"         {many(facts['left_out'], 'node')} of them take no job of this format until upgraded")
     told.append(f"Chain    {many(facts['blocks'], 'block')} executed again: this program comes to the same rows")
+    told += law_lines(facts["law"], facts["known_law"])
     if facts["required"]:
         told.append(f"Card     no farflung before {facts['installed']} joins once the seat has restarted")
     if facts["restarted"]:
         return [*told, "Service  restarted: its card names this version from now on"]
     return [*told, "Next     end farflung network open (Ctrl-C) and start it again: then its card names this version"]
+
+
+def law_lines(held: int, known: int) -> list[str]:
+    """Which law holds, and how a newer one begins; `held` 0: no seat says."""
+    if not held or held >= known:
+        return [f"Law      {held} holds, and this program knows {known}"] if held else []
+    told = f"Law      {held} holds, and this program knows {known}: when all seats and most nodes run it,"
+    return [told, f"         farflung ledger motion law {held + 1} moves that the next one begins"]
 
 
 def _running(seat: Mapping[str, Any], installed: str) -> str:

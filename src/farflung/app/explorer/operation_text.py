@@ -13,7 +13,7 @@ from farflung.core.units import format_seconds
 from farflung.ledger import transactions as ops
 from farflung.ledger.disputes import DisputeAnswer, JuryVote
 from farflung.ledger.earnings_tally import JobAttest, SettleMany
-from farflung.ledger.motions import AdmitValidator, AmendParams, Motion, MotionVote, RemoveValidator
+from farflung.ledger.motions import AdmitValidator, AdoptLaw, AmendParams, Motion, MotionVote, RemoveValidator
 from farflung.ledger.pinpoint_game import Challenge, Descend, FirstMove, OpenVerdict, Pinpoint, ProveElement, ShowTile
 from farflung.ledger.validators import ValidatorAccuse, ValidatorJoin, ValidatorLeave
 from farflung.peers.ledger_http.json_schema import MONEY
@@ -121,6 +121,8 @@ def _told_of_trust(op: ops.Op) -> str:
             return f"move that {short(validator)} lose its seat"
         case Motion(AmendParams()):
             return "move that the parameters change"
+        case Motion(AdoptLaw(law)):
+            return f"move that law {law} hold"
         case MotionVote(motion):
             return f"vote for motion {short(motion)}"
     return _by_fields(op)

@@ -1,4 +1,4 @@
-"""Applies motions: more than two thirds of the current seats decide on seats and parameters.
+"""Applies motions: more than two thirds of the current seats decide on seats, parameters and law.
 
 | edge       | signer            | from | to     | deadline |
 |------------|-------------------|------|--------|----------|
@@ -6,7 +6,7 @@
 | MotionVote | owner of a seat   | Open | Passed, when more than 2/3 of the seats' owners voted for it | |
 | (deadline) | the clock         | Open | Lapsed | |
 
-A vote counts while its account owns a seat. What is passed holds from the next boundary on (`epochs`). The three
+A vote counts while its account owns a seat. What is passed holds from the next boundary on (`epochs`). The four
 things that can be moved touch no account, job, lease or channel, and parameters are refused under which money
 could freeze (`params.fault_of_params`).
 """
@@ -17,9 +17,11 @@ from msgspec.structs import replace
 
 from farflung.core.errors import PolicyError
 from farflung.core.ids import PeerId
+from farflung.ledger.law_version import FIRST_LAW, law_row, next_law
 from farflung.ledger.ledger_state import StateDraft
 from farflung.ledger.motions import (
     AdmitValidator,
+    AdoptLaw,
     AmendParams,
     Motion,
     MotionRow,
@@ -30,9 +32,9 @@ from farflung.ledger.motions import (
     What,
     motion_id,
 )
-from farflung.ledger.params import fault_of_params
+from farflung.ledger.params import LedgerParams, fault_of_params
 from farflung.ledger.rules.validators import end_seat, owners
-from farflung.ledger.validators import ValidatorRow, ValidatorState
+from farflung.ledger.validators import ValidatorRow, ValidatorState, count_key
 from farflung.ledger.votes import is_quorum
 
 
@@ -73,6 +75,8 @@ def _check_what(draft: StateDraft, what: What) -> None:
 def _fault(draft: StateDraft, what: What) -> str:
     if isinstance(what, AmendParams):
         return fault_of_params(what.params)
+    if isinstance(what, AdoptLaw):
+        return "" if what.law == next_law(draft) + 1 else f"law {next_law(draft)} is followed by the next number alone"
     row = draft.find(ValidatorRow, what.validator)
     needed = ValidatorState.CANDIDATE if isinstance(what, AdmitValidator) else ValidatorState.ADMITTED
     return "" if row and row.state == needed else f"the validator is not {needed.name.lower()}"
@@ -97,8 +101,18 @@ def _pass(draft: StateDraft, what: What) -> None:
         case RemoveValidator(validator):
             end_seat(draft, _validator(draft, validator))
         case AmendParams(params):
-            current = draft.committee
-            draft.put(ParamsRow(current.params + 1, current.epoch + 1, params))
+            _amend(draft, params, next_law(draft))
+        case AdoptLaw(law):
+            moved = draft.find(ParamsRow, count_key(draft.committee.params + 1))
+            _amend(draft, moved.params if moved else draft.params, law)
+
+
+def _amend(draft: StateDraft, params: LedgerParams, law: int) -> None:
+    """Parameters and law from the next boundary on."""
+    current = draft.committee
+    draft.put(ParamsRow(current.params + 1, current.epoch + 1, params))
+    if law > FIRST_LAW:
+        draft.put(law_row(current.params + 1, law))
 
 
 def _validator(draft: StateDraft, validator: PeerId) -> ValidatorRow:

@@ -13,10 +13,13 @@ from farflung.core.codec import encode
 from farflung.core.crypto import SigningKey
 from farflung.core.errors import PolicyError, ProtocolError, RunError, VerificationError
 from farflung.core.ids import ID_BYTES, Hash, PeerId
+from farflung.core.release import LAW
 from farflung.ledger import light_client, queries
 from farflung.ledger.block import Block, BlockHeader, Genesis, unforeseen
 from farflung.ledger.disputes import DisputeRow
+from farflung.ledger.law_version import FIRST_LAW, law_in, law_name, unknown_law
 from farflung.ledger.ledger_state import R
+from farflung.ledger.motions import MotionRow
 from farflung.ledger.params import HOUR_MS
 from farflung.ledger.receipt_checks import LedgerReceipt, read_row
 from farflung.ledger.search_queries import GetNodeLeases, RowsReply
@@ -43,6 +46,7 @@ from farflung.ledger.transactions import (
     notice_of,
     sign_tx,
 )
+from farflung.ledger.validators import CommitteeRow
 from farflung.ledger.votes import faults
 from farflung.net.io.connection import Connection
 from farflung.peers.ledger_client.quorum_read import (
@@ -98,6 +102,7 @@ class LedgerClient:
         self._trust = light_client.trust_in(genesis)
         self._seen = 0  # a height: what is proved of a lower one is too old
         self._term: tuple[JobCoordinate, ...] = ()  # that each transaction names
+        self._law_of = 0  # the version of the parameters whose law is known here; that of the first is
         self._nonce = 0  # the least that this client has not used: a validator that is behind names an earlier one
 
     @property
@@ -134,6 +139,7 @@ class LedgerClient:
         Raises RunError FF-APP-070 when the ledger refuses it, 605 where another process coordinates the job.
 
         When its fate stays unknown, the NetworkError of the last try: the next submission settles it first.
+        RunError FF-LEDG-270 where a law holds that this farflung does not know.
         """
         ops = (*self._term, *ops)
         async with self._turn:
@@ -203,12 +209,28 @@ class LedgerClient:
         account = (await self._ask(queries.GetAccount(self._key.public), queries.AccountReply, self._honest)).account
         expires = await self.time() + VALID_MS if len(self._panel) > 1 else 0
         committee = await self.committee()
+        await self._check_law(committee.committee)
         if committee.committee.epoch > self._trust.epoch:
             await self._follow()
         fee = committee.params.fee_min
         nonce = max(account.nonce, self._nonce)
         tx = make_tx(self.chain, self._key.public, nonce, *ops, fee=fee, expires=expires)
         return sign_tx(self._key, tx)
+
+    async def _check_law(self, now: CommitteeRow) -> None:
+        """Once for each version of the parameters. Raises RunError FF-LEDG-270: nothing is signed."""
+        if now.params > self._law_of:
+            if (held := await self._law_at(now.params)) > LAW:
+                raise unknown_law(held, now.first)
+            self._law_of = now.params
+
+    async def _law_at(self, version: int) -> int:
+        """Proved; 1 where a validator says that there is no row."""
+        return law_in(await self.row(MotionRow, law_name(version))) if version else FIRST_LAW
+
+    async def law(self) -> int:
+        """The version of the law that holds for the next block."""
+        return await self._law_at((await self.committee()).committee.params)
 
     async def _fate(self, signed: SignedTx) -> TransactionOutcome:
         """What enough validators say alike of it. Raises what `Panel.agreed` raises."""

@@ -17,6 +17,7 @@ from farflung.core.ids import PeerId
 from farflung.ledger.block import Genesis
 from farflung.ledger.io.ledger_store import LedgerStore
 from farflung.ledger.io.votelog import VoteLog, open_votes
+from farflung.ledger.law_version import check_law
 from farflung.ledger.ledger_node import LedgerNode
 from farflung.ledger.table_rows import JobRow
 from farflung.net.counters import ByteCounter
@@ -52,9 +53,15 @@ class ValidatorService:
     """A validator that runs. `open` first; `failed` tells when it cannot go on."""
 
     def __init__(self, setting: ValidatorConfig, counter: ByteCounter, on_block: Callable[[], None]) -> None:
+        """Raises RunError FF-LEDG-080 to -083 for the file, -270 where this farflung does not know the ledger's law."""
         self._setting, self._on_block = setting, on_block
         self.store = LedgerStore.open(setting.folder / "chain.db", setting.genesis, setting.keep_ms)
         self.chain = self.store.load(setting.key)
+        try:
+            check_law(self.chain.state, self.chain.law)
+        except FarflungError:
+            self.store.close()
+            raise
         jobs = lambda job: self.chain.state.find(JobRow, job)  # noqa: E731
         self._network = NetworkService(
             setting.key, setting.genesis, setting.network, self._seats, setting.folder, jobs=jobs
