@@ -86,6 +86,7 @@ def moved(committee: Committee) -> None:
         committee.run(600)
 
 
+@pytest.mark.guarantee
 @pytest.mark.parametrize("is_away", [False, True])
 @pytest.mark.parametrize("old", range(4))
 def test_one_seat_of_an_older_program_stops_at_the_block_and_goes_on_when_it_is_upgraded(old: int, is_away: bool):
