@@ -283,6 +283,25 @@ def test_a_path_on_which_a_connection_stands_is_open_whichever_of_several_came_l
     run(test)
 
 
+def test_who_is_of_no_interest_any_more_is_not_connected_unless_something_is_under_way() -> None:
+    async def test() -> None:
+        async with two_relays(A, B) as (_, (a, b)):
+            for one, other in ((a, B), (b, A)):
+                one.path_manager.learn(other.public, (a, b)[other is B].places)
+            over = await a.path_manager.connection(B.public)
+            assert await over.call("say", b"on") == b"on"
+            waiting = asyncio.create_task(over.call("say", bytes(1000)))
+            await asyncio.sleep(0)
+            b.path_manager.forget([A.public])  # it was dialled by the other end
+            a.path_manager.forget([B.public])
+            assert await waiting == bytes(1000)
+            a.path_manager.forget([B.public])
+            assert not a.path_manager._peers
+            await until(lambda: not a.endpoint.connections(B.public) and not b.endpoint.connections(A.public))
+
+    run(test)
+
+
 def test_two_peers_on_one_network_meet_without_the_relay() -> None:
     async def test() -> None:
         async with two_relays(A, B, may_meet_here=True) as (servers, (a, b)):

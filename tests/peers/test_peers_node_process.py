@@ -270,15 +270,18 @@ def test_what_a_job_left_is_removed_when_it_is_over(monkeypatch: pytest.MonkeyPa
         assert not swept.is_set()
         return LEASE_ROW
 
+    known = list[tuple[Any, ...]]()
+
     async def sweep(_: object) -> None:
         swept.set()
 
     async def work() -> None:
         client: Any = SimpleNamespace(own=NODE.public, job=job, row=row)
-        node: Any = SimpleNamespace(worked={JOB_ROW.job}, sweep=sweep)
+        node: Any = SimpleNamespace(worked={JOB_ROW.job}, sweep=sweep, know=known.append)
         paying = asyncio.create_task(_NodeProcess(node, node_config(NODE, tmp_path), QuietChannel()).pay(client))
         await swept.wait()
         assert states == [JobState.SETTLED]
+        assert known == [()]  # no path to a fellow member is kept
         paying.cancel()
 
     asyncio.run(work())

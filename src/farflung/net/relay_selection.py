@@ -30,10 +30,10 @@ DROP: Final = paths.DROP  # of what a relay carried so far: ask what has become 
 FRESH_SECONDS: Final = 600.0  # for which a measurement counts
 DOUBT_SECONDS: Final = 60.0  # between two measurements of one relay, whatever happens
 REST_SECONDS: Final = 60.0  # between two exchanges of relays that work
-GONE_SECONDS: Final = 5.0  # a relay that restarts is back sooner
+GONE_SECONDS: Final = 3.0  # a relay that restarts is back sooner
 FORGIVE_SECONDS: Final = 3600.0  # until a relay that promised too much is trusted again
 SHORT: Final = 0.5  # of its promise, beside another one: it is a lie, or as bad as one
-LOOKS: Final = 4  # comparisons in a row that must say so
+LOOKS: Final = 6  # comparisons in a row, one a second, that must say so
 _NEW: Final = 0.5  # weight of a new measurement
 _NEVER: Final = float("-inf")
 

@@ -267,6 +267,11 @@ class Connection(asyncio.BufferedProtocol):
             self._writer.close()
             self._loop.call_later(_LINGER_SECONDS, self._writer.abort)
 
+    def retire(self) -> None:
+        """Closes it if this end dialled it and nothing is under way: nobody needs it any more."""
+        if self._is_dialer and self._streams.is_idle:
+            self.close()
+
     # For the endpoint and its desk
 
     async def proved(self) -> None:

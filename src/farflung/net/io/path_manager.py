@@ -114,9 +114,11 @@ class PathManager:
             self.learn(record.peer, record.places)
 
     def forget(self, peers: Iterable[PeerId]) -> None:
-        """These are of no interest any more; their connections stay."""
+        """These are of no interest any more; a connection that rests is closed by the end that dialled it."""
         for peer in peers:
             self._peers.pop(peer, None)
+            for connection in self._endpoint.connections(peer):
+                connection.retire()
 
     async def connection(self, peer: PeerId) -> Connection:
         """The best open connection, or a new one to whichever place answers first. Raises FarflungError."""

@@ -1,4 +1,9 @@
-"""Keeps one peer registered at one relay: dials, registers, waits until that connection ends, and starts again."""
+"""Keeps one peer registered at one relay: dials, registers, waits until that connection ends, and starts again.
+
+A line that was given another address says nothing, and nobody could call before the silence is noticed. So the kernel
+asks the relay's kernel every two seconds (`socket_options.keep_alive`), and the relay itself is asked seldom, since it
+may hang. Where the kernel cannot, the relay is asked as often.
+"""
 
 from __future__ import annotations
 
@@ -13,10 +18,12 @@ from farflung.core.errors import NetworkError
 from farflung.core.ids import PeerId, short
 from farflung.net.io.connection import Connection
 from farflung.net.io.redial import first_of
+from farflung.net.io.socket_options import keep_alive
 
 ATTACH: Final = "relay.attach"  # peer to relay: from now on I can be reached over this connection
 CALLBACK: Final = "relay.circuit"  # relay to peer: a `CallbackRequest`
-_LOOK_SECONDS: Final = 2.0  # between looks whether a relay on another machine is still there
+_LOOK_SECONDS: Final = 20.0  # between looks whether a relay on another machine still knows us
+_BLIND_SECONDS: Final = 2.0  # the same, where the kernel does not watch the connection
 _ANSWER_SECONDS: Final = 3.0  # for which a relay on another machine may think
 _DIALS: Final = range(3)
 _PAUSES: Final = Backoff(0.1, limits.REATTACH_SECONDS)
@@ -90,13 +97,11 @@ class RelayRegistration:
             await asyncio.gather(*beside, return_exceptions=True)
 
     async def _until_lost(self, connection: Connection) -> None:
-        """Returns when the connection is gone; raises NetworkError when the relay is silent.
-
-        A line that was given another address says nothing, and nobody could call before the silence is noticed.
-        """
+        """Returns when the connection is gone; raises NetworkError when the relay is silent."""
+        pause = _pause(connection)
         while connection.is_open:
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(None if _is_local(connection) else _LOOK_SECONDS):
+                async with asyncio.timeout(pause):
                     await connection.closed()
             if connection.is_open:
                 await _tell(connection)
@@ -112,6 +117,13 @@ async def _tell(connection: Connection) -> None:
     except NetworkError:
         connection.doubt()  # the next dial is a new one
         raise
+
+
+def _pause(connection: Connection) -> float | None:
+    """Seconds between two looks; None: none are needed."""
+    if _is_local(connection) or connection.tcp is None:
+        return None
+    return _LOOK_SECONDS if keep_alive(connection.tcp) else _BLIND_SECONDS
 
 
 def _is_local(connection: Connection) -> bool:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 from collections import defaultdict
 from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, Final
@@ -29,7 +30,7 @@ from farflung.net.io.socket_options import losses
 from farflung.net.messages import MessageKind
 from farflung.net.relay_selection import Event
 
-LOOK_SECONDS: Final = 2.0
+LOOK_SECONDS: Final = 0.5  # between looks whether a relay still knows us
 PROBE_BYTES: Final = limits.MIB
 MORE_BYTES: Final = 4 * limits.MIB
 START_TRIPS: Final = 12.0  # in which TCP finds the rate of a fast line
@@ -38,8 +39,9 @@ LINGER_SECONDS: Final = 20.0  # at a relay that is left, for those who have not 
 SETTLE_SECONDS: Final = 5.0  # for a new relay to know us, before others are told of it
 _TRIPS: Final = 3
 _FRESH: Final = 900  # number of the connection that measures: nobody else takes it
-_BULK_BYTES: Final = 256 * limits.KIB  # carried in one look, to tell anything
-_SOME_BYTES: Final = 16 * limits.KIB  # carried beside that: it was used, too
+_CARRY_LOOKS: Final = 2  # of them, until what was carried is looked at
+_BULK_BYTES: Final = 128 * limits.KIB  # carried meanwhile, to tell anything
+_SOME_BYTES: Final = 8 * limits.KIB  # carried beside that: it was used, too
 
 OnChange = Callable[[tuple[EndpointAddress, ...]], None]
 
@@ -89,7 +91,7 @@ class RelaySelector:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(SETTLE_SECONDS):
                 while not all(self._endpoint.is_attached(p.relay) for p in self._state.attached):  # noqa: ASYNC110
-                    await asyncio.sleep(LOOK_SECONDS / 20)
+                    await asyncio.sleep(LOOK_SECONDS / 5)
         if self._told != self._state.attached:
             self._told = self._state.attached
             self.on_change(self._told)
@@ -102,14 +104,14 @@ class RelaySelector:
     # Measuring
 
     async def _watch(self) -> None:
-        while True:
+        for look in itertools.count(1):
             await asyncio.sleep(LOOK_SECONDS)
             for place in self._state.attached:
                 is_there = self._endpoint.is_attached(place.relay)
                 self._feed(
                     relay_selection.RelayAttachedEvent(place) if is_there else relay_selection.RelayDetachedEvent(place)
                 )
-            for rates in self._carried():
+            for rates in self._carried() if look % _CARRY_LOOKS == 0 else ():
                 self._feed(relay_selection.RelayTrafficEvent(rates))
             self._feed(relay_selection.RelayTickEvent())
 

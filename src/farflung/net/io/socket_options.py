@@ -6,6 +6,7 @@
     TCP_CONGESTION        bbr, where the kernel has it and lets this user choose it; else what the system has chosen
     SO_RCVLOWAT           a group's frame is of use when it is whole (`leg`, `fan`)
     SO_MAX_PACING_RATE    to other machines: its share of the line (`pacer`, `rate_limiter`)
+    SO_KEEPALIVE          to a relay: its kernel is asked after ALIVE_SECONDS without a byte (`relay_registration`)
 
 Connections within one machine keep the system's congestion control: nothing is lost there, so bbr has nothing to win;
 it would pace what memory carries, by timers, which costs processor time and speed.
@@ -28,12 +29,20 @@ from farflung.core import limits
 WANTED: Final = "bbr"
 CAN_PACE: Final = sys.platform == "linux"
 MOST_PACED: Final = (1 << 31) - 1  # bytes a second: the option is an int
+ALIVE_SECONDS: Final = 2  # without a byte, until the other end's kernel is asked, each second anew
+DEAD_SECONDS: Final = 5  # without an answer: the connection is over
 UNSENT_BYTES: Final = 256 * limits.KIB  # in the kernel, not yet on the wire
 _NAME_BYTES: Final = 16  # TCP_CA_NAME_MAX
 # Not every system has these names, and Python has none for the last: Linux's number, except on SPARC and PA-RISC.
 _CONGESTION: Final[int | None] = getattr(socket, "TCP_CONGESTION", None)
 _NOTSENT_LOWAT: Final[int | None] = getattr(socket, "TCP_NOTSENT_LOWAT", None)
 _MAX_PACING_RATE: Final = 47
+_ALIVE: Final = {
+    "TCP_KEEPIDLE": ALIVE_SECONDS,
+    "TCP_KEEPINTVL": 1,
+    "TCP_KEEPCNT": DEAD_SECONDS - ALIVE_SECONDS,
+    "TCP_USER_TIMEOUT": 1000 * DEAD_SECONDS,  # of what was sent and not acknowledged, ms
+}
 _TCP_INFO: Final[int | None] = getattr(socket, "TCP_INFO", None) if CAN_PACE else None
 # struct tcp_info of linux/tcp.h: the bits that begin with delivery_rate_app_limited, snd_mss, rtt, notsent, min_rtt,
 # delivery_rate, rwnd_limited, sndbuf_limited, delivered, bytes_retrans (Linux 4.19)
@@ -136,6 +145,20 @@ def pace(sock: socket.socket, rate: int) -> None:
     """
     if CAN_PACE:  # 0 would mean: as fast as you like
         _set(sock, socket.SOL_SOCKET, _MAX_PACING_RATE, min(max(1, rate), MOST_PACED))
+
+
+def keep_alive(sock: socket.socket) -> bool:
+    """Has the kernel end the connection DEAD_SECONDS after the line was cut; False where it cannot (all but Linux).
+
+    Two packets without payload in ALIVE_SECONDS: 104 bytes, a quarter of what a request and its answer take.
+    """
+    names = [getattr(socket, name, None) for name in _ALIVE]
+    if None in names:
+        return False
+    _set(sock, socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in zip(names, _ALIVE.values(), strict=True):
+        _set(sock, socket.IPPROTO_TCP, int(name or 0), value)
+    return True
 
 
 def is_near(sock: socket.socket) -> bool:

@@ -1,10 +1,9 @@
 """Notices that this computer slept, so that connections which died meanwhile are found dead within seconds.
 
-A lid is closed: processes stand still, and the line is cut. After it was opened, what was sent meanwhile waits for
-TCP's own pauses (up to two minutes), and whoever asked over such a connection waits for its time-out. Seen from here a
-sleep is a timer that fires late by a clock that goes on while the computer is suspended; the clock of an event loop
-stands still there on Linux and macOS. A process that was only stopped, or stood still for long, looks the same, and
-asking costs little.
+A closed lid stops the processes and cuts the line. After it was opened, what was sent meanwhile waits for TCP's own
+pauses (up to two minutes), and whoever asked over such a connection waits for its time-out. Seen from here a sleep is
+a timer that fires late by a clock that goes on while the computer is suspended; on Linux and macOS the clock of an
+event loop does not. A process that was stopped for seconds looks the same, and asking costs little.
 """
 
 from __future__ import annotations

@@ -212,6 +212,8 @@ class _NodeProcess:
                     if row is not None and row.state not in HOLDS_MONEY:
                         self._node.worked.discard(job)
                         known.pop(job, None)
+                        if not self._node.worked:
+                            self._node.know(())  # nobody is a fellow member any more
                         await self._node.sweep(self._warn)
                         await self.send_on(client, self._config.fees)
 
