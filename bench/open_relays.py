@@ -7,13 +7,15 @@ what is measured. Used by bench/open.py.
 from __future__ import annotations
 
 import asyncio
+import resource
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from contextlib import ExitStack
 from typing import Final
 
 from netns_spots import Spot, echo
-from reporting import Row, at_least, at_most
+from reporting import Row, at_least, at_most, told
 
 from farflung.core.codec import describe
 from farflung.core.crypto import local_key
@@ -34,6 +36,7 @@ REGIONS: Final = (20, 80, 80, 200)  # ms there and back to each relay
 NARROW: Final = 2  # the relay with a line of a quarter
 RATE: Final = 20.0  # Mbit/s of the others' lines and the homes' downlinks
 UPLINK: Final = 8.0  # Mbit/s of a home
+CROWD_UPLINK: Final = 5.0  # of one of many: all of them share the cores of the machine that emulates them
 PIECE: Final = 64 << 10
 LEFT: Final = 10.0  # seconds until a bad relay is left
 SECONDS: Final = 90.0  # for anything
@@ -93,43 +96,60 @@ class HomeSite(Site):
 
         self.spot.do(learn())
 
-    def goodput(self, peer: HomeSite, seconds: float, *, all_ways: bool = False) -> float:
-        """Bytes a second that the peer answers for, over the best way or over all."""
-        return float(self.spot.do(self._sent(peer, seconds, all_ways), seconds + SECONDS))
+    def goodput(self, peer: HomeSite, seconds: float) -> float:
+        """Bytes a second that the peer answers for, over the best way."""
+        return float(self.spot.do(self.sent(peer, seconds), seconds + SECONDS))
 
-    async def _sent(self, peer: HomeSite, seconds: float, all_ways: bool) -> float:
-        first = await self.paths.connection(peer.key.public)
+    async def sent(self, peer: HomeSite, seconds: float) -> float:
+        """The same, in its loop."""
         loop = asyncio.get_running_loop()
-        await _moved([first], loop.time() + seconds / 2)  # TCP has found its rate, and the ways are open
-        ways = list(self.paths.ways(peer.key.public)) if all_ways else [await self.paths.connection(peer.key.public)]
-        began = loop.time()
-        moved = await _moved(ways, began + seconds)
+        # TCP has found its rate
+        await _moved(await self.paths.connection(peer.key.public), loop.time() + seconds / 2)
+        way, began = await self.paths.connection(peer.key.public), loop.time()
+        moved = await _moved(way, began + seconds)
         return moved / (loop.time() - began)
 
+    async def fill(self, peer: HomeSite, seconds: float) -> None:
+        """Sends over each way as soon as it is open, as a transfer does."""
+        loop, sending = asyncio.get_running_loop(), dict[Connection, asyncio.Task[int]]()
+        end = loop.time() + seconds
+        await self.paths.connection(peer.key.public)
+        try:
+            while loop.time() < end:
+                for way in self.paths.ways(peer.key.public):
+                    if way not in sending:
+                        sending[way] = asyncio.create_task(_moved(way, end))
+                await asyncio.sleep(0.1)
+        finally:
+            for task in sending.values():
+                task.cancel()
+            await asyncio.gather(*sending.values(), return_exceptions=True)
 
-async def _moved(ways: list[Connection], end: float) -> int:
+
+async def _moved(way: Connection, end: float) -> int:
     """Bytes that were answered for until then; those that wait for an answer then are waited for."""
     loop, moved = asyncio.get_running_loop(), 0
 
-    async def keep(way: Connection) -> None:
+    async def keep() -> None:
         nonlocal moved
         while loop.time() < end:
             await way.call("count", bytes(PIECE), timeout=SECONDS, kind=MessageKind.JOIN)
             moved += PIECE
 
-    await asyncio.gather(*(keep(way) for way in ways for _ in range(WINDOW)), return_exceptions=True)
+    await asyncio.gather(*(keep() for _ in range(WINDOW)), return_exceptions=True)
     return moved
 
 
 def rows(quick: bool) -> Iterator[Row]:
     """The relay that is chosen, what it carries, and how long a bad one is kept."""
     describe()
-    yield from _choice(2.0 if quick else 15.0, senders=2 if quick else 8)
+    yield from _choice(2.0 if quick else 15.0)
+    yield from _crowd(2.0 if quick else 15.0, senders=2 if quick else 8)
     yield from _leaving(quick)
 
 
-def _homes(count: int) -> list[EmulatedHome]:
-    near = EmulatedHome(up=UPLINK, down=RATE, rtt=2, nat=NatType.SYMMETRIC)
+def _homes(count: int, uplink: float = UPLINK) -> list[EmulatedHome]:
+    near = EmulatedHome(up=uplink, down=RATE, rtt=2, nat=NatType.SYMMETRIC)
     return [near] * count
 
 
@@ -138,9 +158,9 @@ def _relays(rates: dict[int, float]) -> list[EmulatedHome]:
     return [EmulatedHome(up=rate, down=rate, rtt=trip - 2, nat=NatType.NONE) for rate, trip in rated]
 
 
-def _choice(seconds: float, senders: int) -> Iterator[Row]:
-    """Homes that choose among four relays; one sends to another, then half of them to the other half."""
-    homes = 2 * senders
+def _choice(seconds: float) -> Iterator[Row]:
+    """A home that chooses among four relays, and sends to another one through what it chose."""
+    homes = 2
     places = [*_homes(homes), EmulatedHome(up=RATE, down=RATE, rtt=2, nat=NatType.NONE), *_relays({NARROW: RATE / 8})]
     with NetworkLab(places) as lab, ExitStack() as stack:
         relays = [RelaySite(lab, f"h{homes + 2 + n}", stack, RelayLimits()) for n in range(len(REGIONS))]
@@ -158,10 +178,10 @@ def _choice(seconds: float, senders: int) -> Iterator[Row]:
             if each.goodput >= 0.8 * measured[chosen].goodput
         )
         trips = ", ".join(f"{1000 * measured[each.place].trip:.0f}" for each in relays)
-        told = (
+        against = (
             f"measured by transfers of their own, {trips} ms; chosen {waited:.0f} s after it knew them, the best last"
         )
-        yield at_most("relays that are better than the chosen one, of four", better + nearer, "relays", 0, told)
+        yield at_most("relays that are better than the chosen one, of four", better + nearer, "relays", 0, against)
         yield from _carried(lab, stack, at, relays, seconds)
 
 
@@ -179,19 +199,97 @@ def _carried(
     straight = at[0].goodput(direct, seconds)
     at[0].learn(at[1], (relays[0].place,))
     relayed = at[0].goodput(at[1], seconds)
-    told = f"direct {straight * 8e-6:.2f} Mbit/s, through the relay {relayed * 8e-6:.2f}; uplink {UPLINK:.0f} Mbit/s"
-    yield at_least("goodput through the chosen relay against the direct line", relayed / straight, "ratio", 0.95, told)
-    half = len(at) // 2
-    for sender, receiver in zip(at[:half], at[half:], strict=True):
-        sender.learn(receiver, (relays[0].place,))
-    begun = [
-        asyncio.run_coroutine_threadsafe(sender._sent(receiver, seconds, False), sender.spot.loop)
-        for sender, receiver in zip(at[:half], at[half:], strict=True)
-    ]
+    against = f"direct {straight * 8e-6:.2f} Mbit/s, through the relay {relayed * 8e-6:.2f}; uplink {UPLINK:.0f} Mbit/s"
+    yield at_least(
+        "goodput through the chosen relay against the direct line", relayed / straight, "ratio", 0.95, against
+    )
+
+
+def _crowd(seconds: float, senders: int) -> Iterator[Row]:
+    """Homes that all send through one relay, and the same bytes by plain TCP through the same places."""
+    places = [*_homes(2 * senders, CROWD_UPLINK), *_relays({})[:1]]
+    with NetworkLab(places) as lab, ExitStack() as stack:
+        relay = RelaySite(lab, f"h{len(places)}", stack, RelayLimits())
+        at = [HomeSite(lab, f"h{n + 1}", stack, [relay.place]) for n in range(2 * senders)]
+        pairs = list(zip(at[:senders], at[senders:], strict=True))
+        plain, plain_cores = _shares(PlainForward(relay, stack).begun(pairs, seconds), seconds)
+        for sender, receiver in pairs:
+            sender.learn(receiver, (relay.place,))
+        begun = [asyncio.run_coroutine_threadsafe(one.sent(two, seconds), one.spot.loop) for one, two in pairs]
+        share, cores = _shares(begun, seconds)
+    how = f"{senders} homes of {CROWD_UPLINK:.0f} Mbit/s send to {senders} others through one relay"
+    against = f"{how}; payload against the line; all of them are one process, which took {cores:.2f} of a core"
+    yield at_least("their goodput against their uplinks", share, "ratio", 0.9, against)
+    against = f"the same hops without TLS, tickets and answers, one process, {plain_cores:.2f} of a core"
+    yield told("plain TCP forwarded there, against their uplinks", plain, "ratio", against)
+
+
+def _shares(begun: list[Future[float]], seconds: float) -> tuple[float, float]:
+    """What all of these moved of their uplinks, and the cores that this process used meanwhile."""
+    began, before = time.monotonic(), resource.getrusage(resource.RUSAGE_SELF)
     total = sum(each.result(seconds + SECONDS) for each in begun)
-    share = total * 8e-6 / (half * UPLINK)
-    told = f"{half} homes send to {half} others through it at the same time; payload bytes against line bits"
-    yield at_least("their goodput against their uplinks", share, "ratio", 0.9, told)
+    after = resource.getrusage(resource.RUSAGE_SELF)
+    used = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    return total * 8e-6 / (len(begun) * CROWD_UPLINK), used / (time.monotonic() - began)
+
+
+class PlainForward:
+    """Forwards between two TCP connections that say the same byte first, at a relay's place."""
+
+    def __init__(self, relay: RelaySite, stack: ExitStack) -> None:
+        self._host, self._waiting = relay.place.host, dict[bytes, asyncio.StreamWriter]()
+        self._reads = dict[bytes, asyncio.StreamReader]()
+
+        async def start() -> asyncio.Server:
+            return await asyncio.start_server(self._join, self._host, 0)
+
+        server = relay.spot.do(start())
+        self._port = server.sockets[0].getsockname()[1]
+        stack.callback(lambda: relay.spot.loop.call_soon_threadsafe(server.close))
+
+    async def _join(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        name = await reader.readexactly(1)
+        other = self._waiting.pop(name, None)
+        if other is None:
+            self._waiting[name], self._reads[name] = writer, reader
+            return
+        await asyncio.gather(_copied(reader, other), _copied(self._reads.pop(name), writer), return_exceptions=True)
+
+    def begun(self, pairs: list[tuple[HomeSite, HomeSite]], seconds: float) -> list[Future[float]]:
+        """For each pair the bytes a second that come from the first to the second."""
+        for number, (one, _) in enumerate(pairs):
+            asyncio.run_coroutine_threadsafe(self._send(bytes([number]), 1.5 * seconds), one.spot.loop)
+        return [
+            asyncio.run_coroutine_threadsafe(self._taken(bytes([number]), seconds), two.spot.loop)
+            for number, (_, two) in enumerate(pairs)
+        ]
+
+    async def _send(self, name: bytes, seconds: float) -> None:
+        loop = asyncio.get_running_loop()
+        _, writer = await asyncio.open_connection(self._host, self._port)
+        writer.write(name)
+        end = loop.time() + seconds
+        while loop.time() < end:
+            writer.write(bytes(PIECE))
+            await writer.drain()
+        writer.close()
+
+    async def _taken(self, name: bytes, seconds: float) -> float:
+        loop = asyncio.get_running_loop()
+        reader, writer = await asyncio.open_connection(self._host, self._port)
+        writer.write(name)
+        began, moved = loop.time() + seconds / 2, 0
+        while data := await reader.read(PIECE):
+            moved += len(data) if loop.time() >= began else 0
+        writer.close()
+        return moved / (loop.time() - began)
+
+
+async def _copied(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
+    while data := await source.read(PIECE):
+        sink.write(data)
+        await sink.drain()
+    sink.close()
 
 
 def _leaving(quick: bool) -> Iterator[Row]:
@@ -206,12 +304,12 @@ def _leaving(quick: bool) -> Iterator[Row]:
                 lab.cut(3)
             else:
                 one.learn(two, tuple(each.place for each in relays[:2]))
-                sending = asyncio.run_coroutine_threadsafe(one._sent(two, 40.0, True), one.spot.loop)
+                sending = asyncio.run_coroutine_threadsafe(one.fill(two, SECONDS), one.spot.loop)
             took = until(lambda one=one, bad=bad: one.selector.places[:1] != (bad,), 60.0)
             if case == "overstates":
                 sending.cancel()
-            told = "from its end, or from the first byte that it carries"
-            yield at_most(f"the chosen relay {case}: until another is preferred", took, "s", LEFT, told)
+            since = "from the cut of its line" if case == "dies" else "from the first byte that it carries"
+            yield at_most(f"the chosen relay {case}: until another is preferred", took, "s", LEFT, since)
         if quick:
             return
 
