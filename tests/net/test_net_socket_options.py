@@ -413,3 +413,18 @@ def test_a_fast_line_may_hold_more_unsent_unless_it_leads_to_another_home(
             assert held == (before if is_far else MOST_HELD)
 
     run(test)
+
+
+def test_the_kernel_is_told_to_watch_a_line_or_says_that_it_cannot(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.socket() as sock:
+        if not socket_options.keep_alive(sock):
+            pytest.skip("not Linux")
+        assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
+        quiet, pause, times, unheard = (
+            sock.getsockopt(socket.IPPROTO_TCP, getattr(socket, name)) for name in socket_options._ALIVE
+        )
+    assert quiet + pause * times == unheard / 1000 == socket_options.DEAD_SECONDS
+    monkeypatch.delattr(socket, "TCP_USER_TIMEOUT")
+    with socket.socket() as sock:
+        assert not socket_options.keep_alive(sock)
+        assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 0

@@ -1,7 +1,8 @@
-"""What a relay is worth is what its line carries, however far away it is."""
+"""What a relay is worth is what its line carries, however far away it is; and a line that is cut is noticed."""
 
 from __future__ import annotations
 
+import time
 from contextlib import ExitStack
 
 import pytest
@@ -16,6 +17,7 @@ from farflung.net.io.endpoint import Endpoint
 from farflung.net.io.rate_limiter import LinePacer
 from farflung.net.io.relay import RelayServer
 from farflung.net.io.relay_selection import RelaySelector
+from farflung.net.io.socket_options import DEAD_SECONDS
 from farflung.net.io.tcp_listener import ListenConfig
 from farflung.net.relay_selection import SWAP, RelayMeasuredEvent
 
@@ -61,3 +63,38 @@ def test_a_relay_far_away_on_a_fast_line_is_worth_more_than_one_near_by_on_a_slo
         near, far = here.do(measure())
     assert near.trip < 0.04 < 0.1 <= far.trip
     assert far.goodput > SWAP * near.goodput
+
+
+def test_a_line_to_a_relay_that_is_cut_is_noticed_in_seconds_though_nothing_is_said_over_it() -> None:
+    if why := why_not():
+        pytest.skip(why)
+    describe()
+    with NetworkLab([OWN, NEAR]) as laboratory, ExitStack() as stack:
+        there, here = Spot(laboratory, "h2"), Spot(laboratory, "h1")
+        stack.callback(there.end)
+        stack.callback(here.end)
+        key = local_key(11, "h2")
+
+        async def open_relay() -> RelayServer:
+            server = RelayServer(key, listen=ListenConfig(laboratory.address("h2"), allow_remote=True))
+            await server.start()
+            return server
+
+        server = there.do(open_relay())
+        stack.callback(lambda: there.do(server.close()))
+
+        async def attached() -> Endpoint:
+            endpoint = Endpoint(local_key(11, "h1"), echo, ByteCounter(), pacer=LinePacer())
+            endpoint.attach(key.public, *server.address)
+            await endpoint.attached()
+            return endpoint
+
+        endpoint = here.do(attached())
+        stack.callback(lambda: here.do(endpoint.close()))
+        laboratory.cut(1)
+        deadline = time.monotonic() + 3 * DEAD_SECONDS
+        while endpoint.is_attached(key.public) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert not endpoint.is_attached(key.public)
+        laboratory.restore(1)
+        here.do(endpoint.attached())
