@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -17,7 +18,7 @@ from typing import Any
 import pytest
 from free_ports import free_ports
 
-from farflung.core.money import MICRO
+from farflung.core.money import MICRO, parse_credits
 from farflung.ledger import genesis_file
 from farflung.ledger.block import read_block
 from farflung.ledger.earnings_tally import JobAttest
@@ -147,6 +148,17 @@ def test_one_opens_four_lend_and_a_sixth_runs_a_job_on_them(network: OpenNetwork
     journal = [json.loads(line) for line in (folder.parent / "again" / "events.jsonl").read_text().splitlines()]
     assert next(said["root"] for said in journal if said["event"] == "stands-on") == root
     assert {heard(lent[name], "paid")["paid"] for name in ("lender", "second")} == {192 * MICRO}
+    (told,) = re.findall(r"Price    about ([0-9.]+) credits", people["requester"].errors)[1:]
+    assert (
+        abs(journal[-1]["paid"] - parse_credits(told)) <= parse_credits(told) / 100
+    )  # one round: all of it is audited
+    taken = people["requester"].types("publish", "--withdraw", "tiny")
+    assert taken.stdout is not None
+    assert json.loads(taken.stdout.readline())["withdrawn"] == "tiny"
+    again = people["requester"].types("run", "--preset", "tiny", *words[:-1], "1", "--out", "none")
+    again.communicate()
+    assert again.returncode != 0
+    assert "FF-APP-641" in people["requester"].errors
 
 
 def test_of_two_live_copies_of_a_run_the_one_resumed_later_ends_it_and_nobody_is_slashed(network: OpenNetwork) -> None:

@@ -16,7 +16,7 @@ from farflung.core.crypto import NS_MODEL_RECORD, SigningKey
 from farflung.core.errors import FarflungError
 from farflung.job.spec import AncestorRun, JobSpec, JobTerms, NetworkSpec
 from farflung.peers.network.model_registry import FREE_BYTES, PENDING_SECONDS, _ModelStore
-from farflung.peers.network.model_transfer import fetch, find, publish
+from farflung.peers.network.model_transfer import fetch, find, publish, withdraw
 from farflung.peers.network.published_model import (
     FORMAT,
     OPEN_KEY,
@@ -159,13 +159,57 @@ def test_one_account_cannot_fill_a_seat(tmp_path: Path) -> None:
         await world.job(terms, state)
         registry = world.service._network.models
         for number in range(8):
-            registry._kept[OWNER.public, f"m{number}"] = signed(f"m{number}", OWNER, terms, state)
+            others = terms_of(spec=JobSpec(seed=number + 2))
+            registry._kept[OWNER.public, f"m{number}"] = signed(f"m{number}", OWNER, others, state)
         with pytest.raises(FarflungError, match="FF-APP-648"):
             registry.publish(OWNER.public, signed("more", OWNER, terms, state))
         with pytest.raises(FarflungError, match="FF-APP-644"):  # another peer may not use its record
             registry.publish(NODE.public, signed("more", OWNER, terms, state))
 
     run(tmp_path, play)
+
+
+def test_a_job_stands_for_one_name_so_that_each_name_costs_a_job(tmp_path: Path) -> None:
+    async def play(world: ModelWorld) -> None:
+        terms, state = terms_of(), state_of()
+        await world.job(terms, state)
+        await publish(world.source(), "one", "MIT", terms, state, tmp_path)
+        with pytest.raises(FarflungError, match="FF-APP-655") as found:
+            await publish(world.source(), "two", "MIT", terms, state, tmp_path)
+        assert "--withdraw one" in found.value.hint
+        assert (await withdraw(world.source(), "one")).away == ()
+        await publish(world.source(), "two", "MIT", terms, state, tmp_path)
+
+    run(tmp_path, play)
+
+
+def test_whoever_published_a_model_takes_it_back_and_nobody_else_does(tmp_path: Path) -> None:
+    mine, other = terms_of(), terms_of(RIVAL, JobSpec(seed=5))
+
+    async def play(world: ModelWorld) -> None:
+        await world.job(mine, state_of())
+        await world.job(other, state_of(), RIVAL)
+        await publish(world.source(), "same", "MIT", mine, state_of(), tmp_path)
+        await publish(world.source(RIVAL), "same", "MIT", other, state_of(), tmp_path)
+        models = world.service._network.models
+        data = list(models._disk.root.glob("*.data"))
+        for key, name in ((NODE, "same"), (OWNER, "other"), (OWNER, "../same")):
+            with pytest.raises(FarflungError, match="FF-APP-654"):
+                await withdraw(world.source(key), name)
+        await withdraw(world.source(), "same")
+        assert (await find(world.source(), ModelQuery("same"))).record.account == RIVAL.public
+        assert list(models._disk.root.glob("*.data")) == data  # the other's model has the same bytes
+        await withdraw(world.source(RIVAL), "same")
+        assert not list(models._disk.root.glob("*.data"))
+        with pytest.raises(FarflungError, match="FF-APP-654"):
+            await withdraw(world.source(), "same")
+
+    async def again(world: ModelWorld) -> None:
+        with pytest.raises(FarflungError, match="FF-APP-641"):
+            await find(world.source(), ModelQuery("same"))
+
+    run(tmp_path, play)
+    run(tmp_path, again)  # a seat that was restarted has forgotten it
 
 
 def test_what_a_publisher_left_half_done_is_counted_deleted_in_time_and_deleted_by_nobody_else(tmp_path: Path) -> None:

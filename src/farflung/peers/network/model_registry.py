@@ -4,8 +4,9 @@
     models/objects   the sealed bytes (store.io.disk_store), each chunk checked by its hash before it is written
 
 A record comes first and is held against the ledger; only then may its publisher leave the object that it names. Bounds:
-models and bytes in all, models and bytes of an account, and what the disk must keep free. A name is an account's for
-good: nobody changes what it means.
+models and bytes in all, models and bytes of an account, and what the disk must keep free. A name is an account's until
+it takes the name back: nobody changes what it means. A settled job stands for one name, so that each name costs the
+price of a job that was checked.
 """
 
 from __future__ import annotations
@@ -121,7 +122,7 @@ class ModelRegistry:
         """Admits a record of this peer's: it may leave the object now. The same again changes nothing.
 
         Raises PolicyError FF-APP-644 (not its own, or the ledger does not prove it), FF-APP-647 (its name is taken),
-        FF-APP-648 (no room), and what check_record raises.
+        FF-APP-648 (no room), FF-APP-655 (its job stands for another name), and what check_record raises.
         """
         record, now = signed.record, self._clock()
         terms = check_record(signed, self._chain)
@@ -135,8 +136,16 @@ class ModelRegistry:
             raise PolicyError(
                 "FF-APP-647",
                 f"this account has published another model as {record.name}",
-                cause="a name means one model for good",
-                hint=f"--name {record.name[:-2] or record.name}-2",
+                cause="a name means one model",
+                hint=f"--name {record.name[:-2] or record.name}-2, or farflung publish --withdraw {record.name} first",
+            )
+        named = next((each.record.name for each in self._kept.values() if each.record.terms == record.terms), "")
+        if named:
+            raise PolicyError(
+                "FF-APP-655",
+                f"the job of this model stands for the name {named} already",
+                cause="each name stands on a settled job of its own: names would cost nothing else",
+                hint=f"farflung publish --withdraw {named}, then publish it as {record.name}",
             )
         for who in [who for who, (since, _) in self._pending.items() if now - since >= PENDING_SECONDS]:
             self._drop(self._pending.pop(who)[1].record)
@@ -145,6 +154,20 @@ class ModelRegistry:
         self._pending[peer] = (now, signed)
         if left is not None:
             self._drop(left[1].record)
+
+    def withdraw(self, peer: PeerId, name: str) -> None:
+        """Forgets this peer's model of that name; bytes that no other model has are deleted.
+
+        Raises PolicyError FF-APP-654 where it has none.
+        """
+        kept = self._kept.pop((peer, name), None)
+        if kept is None:
+            raise unpublished(name)
+        self._path(kept.record).unlink(missing_ok=True)  # bytes of no record are deleted at the next start
+        self._drop(kept.record)
+
+    def _path(self, record: PublishedModelRecord) -> Path:
+        return self._folder / f"{record.account.hex()}-{record.name}{_SUFFIX}"
 
     def serve(self, peer: PeerId, method: str, body: bytes) -> bytes:
         """A request for an object: everybody reads; a publisher leaves what its record names."""
@@ -165,8 +188,7 @@ class ModelRegistry:
         if pending is None or pending[1].record.manifest.id != object_id:
             return
         signed, record = pending[1], pending[1].record
-        path = self._folder / f"{record.account.hex()}-{record.name}{_SUFFIX}"
-        write_atomic(path, encode(signed), "network.model")
+        write_atomic(self._path(record), encode(signed), "network.model")
         self._kept[record.account, record.name] = signed
         del self._pending[peer]
 
@@ -209,6 +231,16 @@ def unproven(cause: str) -> PolicyError:
         "this model cannot be published",
         cause=cause,
         hint="farflung verify-run RUN says whether a run is finished, settled and checked",
+    )
+
+
+def unpublished(name: str) -> PolicyError:
+    """FF-APP-654: there is nothing to take back."""
+    return PolicyError(
+        "FF-APP-654",
+        f"this account has published no model as {name[:80]}",
+        cause="none of the network's seats that answer keeps one of that name for it",
+        hint="farflung account shows your account; on another network: --on NETWORK",
     )
 
 

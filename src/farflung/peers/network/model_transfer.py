@@ -1,4 +1,6 @@
-"""Publishes a model at a seat of a network, finds one by name, and fetches it: by hash, held against the ledger."""
+"""Publishes a model at a seat of a network and takes it back, finds one by name, and fetches it: by hash, held against
+the ledger.
+"""
 
 from __future__ import annotations
 
@@ -23,15 +25,17 @@ from farflung.net.messages import MessageKind, RemoteError
 from farflung.peers.ledger_client.client import LedgerClient, serve_nothing
 from farflung.peers.ledger_client.connect import reaches_of, validators_in
 from farflung.peers.ledger_client.quorum_read import Reach
-from farflung.peers.network.model_registry import no_models, unproven
+from farflung.peers.network.model_registry import no_models, unproven, unpublished
 from farflung.peers.network.published_model import (
     FIND,
     FORMAT,
     OPEN_KEY,
     PREFIX,
     PUBLISH,
+    WITHDRAW,
     ModelQuery,
     ModelReply,
+    ModelWithdrawal,
     PublishedModelRecord,
     SignedModelRecord,
     check_licence,
@@ -135,6 +139,34 @@ async def _admitted(seats: _Seats, signed: SignedModelRecord) -> PeerId:
         except NetworkError as error:
             away = error
     raise no_models() if away is None or away.code == "FF-APP-030" else away
+
+
+class Withdrawal(NamedTuple):
+    """Seats that deleted a model, and those that did not answer or do not know how: one of these may keep it."""
+
+    done: tuple[PeerId, ...]
+    away: tuple[PeerId, ...]
+
+
+async def withdraw(source: ModelSource, name: str) -> Withdrawal:
+    """Takes the account's model of that name back from every seat.
+
+    Raises PolicyError FF-APP-654 where none of them has it, NetworkError where one that may does not answer.
+    """
+    done, away = list[PeerId](), list[PeerId]()
+    failed: FarflungError | None = None
+    async with _seats(source) as seats:
+        for peer, reach in seats.ways.items():
+            try:
+                await (await reach()).call(WITHDRAW, encode(ModelWithdrawal(name)), timeout=FIND_SECONDS)
+                done.append(peer)
+            except NetworkError as error:
+                if error.code not in ("FF-APP-649", "FF-APP-654"):  # it keeps none
+                    away.append(peer)
+                    failed = error
+        if not done:
+            raise failed or unpublished(name)
+    return Withdrawal(tuple(done), tuple(away))
 
 
 async def find(source: ModelSource, query: ModelQuery) -> FoundModel:

@@ -2,6 +2,7 @@
 
     model.publish   SignedModelRecord   nothing        then its object is left here, by the messages of peers.transfer
     model.find      ModelQuery          ModelReply     the records of that name
+    model.withdraw  ModelWithdrawal     nothing        the caller's own record of that name, and its object, are deleted
 
 A record is its publisher's word. What it claims follows from elsewhere: the job is the hash of its terms, which name
 what it stands on; the ledger's row of the job names its requester, its end and the root of its last state; and whoever
@@ -24,7 +25,7 @@ from farflung.peers.network.invitation import is_name
 from farflung.store.sealed_objects import ObjectManifest, check_manifest
 from farflung.train import tensor_file
 
-PUBLISH, FIND = "model.publish", "model.find"
+PUBLISH, FIND, WITHDRAW = "model.publish", "model.find", "model.withdraw"
 FORMAT: Final = 1
 PREFIX: Final = "net:"  # of `model.start`
 OPEN_KEY: Final = bytes(32)  # objects are sealed; everybody may open a published one
@@ -61,6 +62,12 @@ class ModelQuery(Wire, frozen=True):
 
     name: str
     account: str = ""
+
+
+class ModelWithdrawal(Wire, frozen=True):
+    """The name of a model that the account which asks has published, and takes back."""
+
+    name: str
 
 
 class ModelReply(Wire, frozen=True):

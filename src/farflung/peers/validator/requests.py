@@ -38,7 +38,7 @@ from farflung.peers.ledger_client.quorum_read import QUERY
 from farflung.peers.network.card import CARD, SignedNetworkCard
 from farflung.peers.network.grant import GRANT, REQUEST_BYTES, GrantReply, GrantRequest, no_faucet
 from farflung.peers.network.model_registry import ModelRegistry, no_models
-from farflung.peers.network.published_model import FIND, ModelQuery, SignedModelRecord
+from farflung.peers.network.published_model import FIND, WITHDRAW, ModelQuery, ModelWithdrawal, SignedModelRecord
 from farflung.peers.network.published_model import PUBLISH as PUBLISH_MODEL
 from farflung.peers.network.service import NetworkService
 from farflung.peers.protocol.directory import (
@@ -285,6 +285,10 @@ def _model_query(body: bytes) -> ModelQuery:
     return decode(body, ModelQuery, REQUEST_BYTES)
 
 
+def _model_withdrawal(body: bytes) -> ModelWithdrawal:
+    return decode(body, ModelWithdrawal, REQUEST_BYTES)
+
+
 def _object_route(method: str) -> LedgerRoute:
     """Objects of published models, as providers serve theirs."""
     return LedgerRoute(
@@ -314,6 +318,9 @@ ROUTES: Final[Mapping[str, LedgerRoute]] = {
     FIND: LedgerRoute(_model_query, LedgerCaller.ANYONE, lambda handler, _, query: handler._models.find(query)),
     PUBLISH_MODEL: LedgerRoute(
         _model_record, LedgerCaller.ANYONE, lambda handler, at, said: handler._models.publish(at.peer, said)
+    ),
+    WITHDRAW: LedgerRoute(
+        _model_withdrawal, LedgerCaller.ANYONE, lambda handler, at, said: handler._models.withdraw(at.peer, said.name)
     ),
     **{method: _object_route(method) for method in (CHUNK, BEGIN, PUT, FINISH)},
     MESSAGE: LedgerRoute(_unread, LedgerCaller.ANYONE_OF_SEVERAL, LedgerRequestHandler._hear),
