@@ -51,6 +51,7 @@ from farflung.train import public_state
 from farflung.train.public_state import PublicState
 
 FIND_SECONDS: Final = 20.0  # for a seat to answer
+_KEEPS_NONE: Final = frozenset({"FF-APP-649", "FF-APP-654"})
 
 
 class ModelSource(NamedTuple):
@@ -161,7 +162,7 @@ async def withdraw(source: ModelSource, name: str) -> Withdrawal:
                 await (await reach()).call(WITHDRAW, encode(ModelWithdrawal(name)), timeout=FIND_SECONDS)
                 done.append(peer)
             except NetworkError as error:
-                if error.code not in ("FF-APP-649", "FF-APP-654"):  # it keeps none
+                if error.code not in _KEEPS_NONE:
                     away.append(peer)
                     failed = error
         if not done:
