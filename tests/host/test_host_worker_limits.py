@@ -31,6 +31,11 @@ def test_no_thread_of_a_process_keeps_a_core_busy_that_others_compute_on() -> No
     assert one_threaded({"A": "b"})["A"] == "b"
 
 
+def test_a_worker_keeps_from_step_to_step_the_memory_that_it_freed() -> None:
+    heap = {"MALLOC_MMAP_THRESHOLD_": "33554432", "MALLOC_TRIM_THRESHOLD_": "67108864"}
+    assert heap.items() <= scrubbed({"MALLOC_TRIM_THRESHOLD_": "0"}, Path("/s")).items()
+
+
 def test_planned_memory_sets_the_data_limit() -> None:
     assert limits_for(300_000_000).data == 600_000_000 + (1 << 30)
 
