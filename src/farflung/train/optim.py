@@ -193,7 +193,7 @@ def orthogonal(x_BNM: Tensor) -> Tensor:
     x = (x / (torch.linalg.matrix_norm(x, keepdim=True) + 1e-7)).contiguous()
     for _ in range(ITERATIONS):
         gram = x @ x.mT
-        x = (a * x).add_((b * gram + c * (gram @ gram)) @ x)
+        x = (a * x).add_((b * gram).add_((gram @ gram).mul_(c)) @ x)
     result: Tensor = x.mT if is_tall else x
     return result
 
