@@ -4,11 +4,13 @@
 
 | part   | measures | minutes |
 |--------|----------|---------|
-| job    | from nothing to a settled job, an idle lender, many jobs, a laptop that is closed | 13 |
+| job    | from nothing to a settled job, an idle lender | 4 |
+| many   | ten jobs of one requester, one after the other | 6 |
+| lid    | a requester's laptop that is closed in the midst of a run, ten times | 20 |
 | chaos  | seeds of tests/computers/chaos.py: who was slashed, what was lost, which job was stuck | 7 |
 | relays | the relay that is chosen among four, what it carries, when a bad one is left (open_relays.py) | 4 |
 
-`--quick`: of the first part one job and an idle lender, with four computers.
+Each part opens a network of its own. `--quick`: one job and an idle lender, with four computers.
 
 Each computer is a set of namespaces with users, processes and a disk of its own (tests/computers), behind a router of
 its own: symmetric, port-restricted or full cone, 20/100 Mbit/s, 40 ms. All of them share this machine's cores. The
@@ -18,6 +20,7 @@ source tree is bound into each; a wheel holds the same files.
 from __future__ import annotations
 
 import argparse
+import functools
 import os
 import re
 import sys
@@ -45,7 +48,7 @@ PAGE: Final = os.sysconf("SC_PAGE_SIZE")
 LIMIT: Final = 600.0
 GROWN: Final = 1.1  # of a lender's memory after many jobs, against after three
 SETTLED: Final = 3  # jobs after which nothing is to grow
-PARTS: Final = ("job", "chaos", "relays")
+PARTS: Final = ("job", "many", "lid", "chaos", "relays")
 
 
 class Size:
@@ -53,9 +56,9 @@ class Size:
 
     def __init__(self, quick: bool) -> None:
         self.providers, self.verifiers = (2, 1) if quick else (4, 2)
-        self.closures, self.closed = (0, 0.0) if quick else (4, 90.0)
+        self.closures, self.closed = (1, 5.0) if quick else (10, 90.0)
         self.idle = 5.0 if quick else 120.0
-        self.jobs = 0 if quick else 10
+        self.jobs = 4 if quick else 10
 
     @property
     def homes(self) -> list[EmulatedHome]:
@@ -69,8 +72,8 @@ class Size:
         return f"--preset tiny --set network.providers={self.providers} --set network.verifiers={self.verifiers}"
 
 
-def rows(size: Size) -> Iterator[Row]:
-    """One network, one case after the other."""
+def rows(size: Size, part: str) -> Iterator[Row]:
+    """One network and its first job; then what the part is about."""
     homes = size.homes
     lenders = [f"h{number}" for number in range(1, len(homes))]
     laptop = f"h{len(homes)}"
@@ -88,14 +91,16 @@ def rows(size: Size) -> Iterator[Row]:
             raise SystemExit(run.text)
         kinds = len({home.nat for home in homes})
         setting = f"{len(homes) + 1} computers on one machine's cores, {kinds} kinds of NAT; one command each"
-        yield at_most("nothing to a settled tiny job", took, "s", SECONDS, setting)
-        yield from idle(lab, booted[lenders[-1]], len(lenders), size.idle)
-        if size.jobs:
-            yield from many_jobs(booted[laptop], booted[lenders[0]], size)
-        if size.closures:
-            yield from closed_lids(booted[laptop], lab, len(homes), size)
+        match part:
+            case "job":
+                yield at_most("nothing to a settled tiny job", took, "s", SECONDS, setting)
+                yield from idle(lab, booted[lenders[-1]], len(lenders), size.idle)
+            case "many":
+                yield from many_jobs(booted[laptop], booted[lenders[0]], size)
+            case "lid":
+                yield from closed_lids(booted[laptop], lab, len(homes), size)
         lost = sum("slashed" in program.text for program in programs)
-        yield at_most("honest lenders slashed", lost, "lenders", 0, "in all of the above")
+        yield at_most(f"honest lenders slashed, {part}", lost, "lenders", 0, "in all of the above")
 
 
 def opened(booted: dict[str, Computer], lenders: Sequence[str], size: Size) -> tuple[str, list[Program]]:
@@ -198,7 +203,7 @@ def carried(lab: NetworkLab, home: int) -> int:
 
 def closed_lids(laptop: Computer, lab: NetworkLab, home: int, size: Size) -> Iterator[Row]:
     """The requester's computer stands still with its line cut, again and again, in the midst of a run."""
-    rounds = 12 * (size.closures + 1)
+    rounds = 8 * (size.closures + 1)
     run = laptop.start(f"run {size.job} --on commons --yes --out second --rounds {rounds}")
     run.until(lambda text: done(text) >= 2, LIMIT)
     waits = []
@@ -236,7 +241,7 @@ def main() -> None:
     before = load()
     wanted = (asked.part,) if asked.part else PARTS[:1] if asked.quick else PARTS
     measured = {
-        "job": lambda: rows(Size(asked.quick)),
+        **{part: functools.partial(rows, Size(asked.quick), part) for part in ("job", "many", "lid")},
         "chaos": lambda: chaos_rows(1 if asked.quick else 8),
         "relays": lambda: open_relays.rows(asked.quick),
     }
