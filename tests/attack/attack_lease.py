@@ -79,7 +79,7 @@ class FundedLedger:
 
     def __init__(self) -> None:
         self.jobs: dict[Hash, JobRow | None] = {}  # others than that
-        self.is_leased = True
+        self.is_leased, self.earned = True, 0  # units that its lease counts
         self.term: JobCoordinate | None = None
 
     async def job(self, job: Hash) -> JobRow | None:
@@ -92,7 +92,8 @@ class FundedLedger:
             name = coordinator_of(TERMS.id)
             held = self.term if key == name else None
             return KeyRow(name, PeerId(held.mark), name, held.term) if held is not None else None
-        return LeaseRow(TERMS.id, ME.public, 10, 500, UNITS, ME.public) if self.is_leased else None
+        lease = LeaseRow(TERMS.id, ME.public, 10, 500, UNITS, ME.public, units=self.earned)
+        return lease if self.is_leased else None
 
 
 class Process:
@@ -150,6 +151,7 @@ class Scene:
         self.provider = NodeAgent(config, QuietChannel(), roles[role])
         self.ledger = FundedLedger()
         self.provider.admission.follow(self.ledger)
+        self.provider.voucher_bound.follow(cast(Any, self.ledger))
         self.home = Party(REQUESTER, folder / "home")
         self.fellow = Party(FELLOW, folder / "fellow")
         self.verifier = Party(VERIFIERS[1], folder / "verifier")

@@ -30,13 +30,16 @@ from farflung.core.errors import PolicyError, ProtocolError
 from farflung.core.events import AnyEvent, AuditEndEvent, ProcessExitEvent, RoundEndEvent
 from farflung.core.ids import Hash, PeerId
 from farflung.core.units import Seconds
+from farflung.ledger.transactions import LeaseRole
 from farflung.net.certificates import credential_of
 from farflung.net.counters import ByteCounter
 from farflung.net.io.connection import Connection
 from farflung.net.io.multicast_member import NoEndpoint
 from farflung.peers.node.audit_lease import AuditLease
 from farflung.peers.node.training_lease import TrainingLease
+from farflung.peers.node.voucher_bound import VoucherBound, WorkAccount
 from farflung.peers.node.workspace import JobWorkspace
+from farflung.peers.process.channel import LogChannel
 from farflung.peers.protocol import messages
 from farflung.peers.protocol.job_key import LeaseKey
 from farflung.peers.requester.audits import AuditCoordinator
@@ -120,6 +123,15 @@ class Near:
         return dict(found.flags)
 
 
+def account_of(folder: Path, key: SigningKey, role: LeaseRole) -> WorkAccount:
+    """What a node counts; there is no ledger, and the job is shorter than what it works unpaid."""
+
+    async def nothing(_job: Hash) -> None:
+        """It holds no voucher."""
+
+    return VoucherBound(folder / "unpaid", key.public, nothing, LogChannel()).account(TERMS, role)
+
+
 class Member(Party):
     """An honest member: the real lease, with a worker that needs no torch."""
 
@@ -128,7 +140,7 @@ class Member(Party):
         self.worker = Worker(key)
         private = folder / "private"
         workspace = JobWorkspace(key, TERMS, self.disk, self.dial, dataset_bytes=10**6)
-        self.lease = TrainingLease(workspace, private)
+        self.lease = TrainingLease(workspace, private, account_of(folder, key, LeaseRole.TRAIN))
         self.shelf = self.lease.objects
         self.lease_key = LeaseKey()
         self.places: dict[PeerId, messages.PeerAddress] = {}
@@ -180,7 +192,7 @@ class Judge(Party):
         super().__init__(key, folder / "store")
         self.worker = Worker(key)
         self.workspace = JobWorkspace(key, TERMS, self.disk, self.dial, dataset_bytes=10**6)
-        self.lease = AuditLease(self.workspace, CHAIN)
+        self.lease = AuditLease(self.workspace, account_of(folder, key, LeaseRole.AUDIT), CHAIN)
         self.shelf = self.lease.objects
         self.places: dict[PeerId, messages.PeerAddress] = {}
         self.twists: dict[str, Callable[[Judge, Any, Any], Any]] = {}
@@ -359,12 +371,15 @@ class Run:
         def closed(after: PublicState) -> None:
             self.on_closed(after.round - 1)
 
+        async def recorded(_round: int) -> None:
+            """The ledger is never behind."""
+
         me: Any = self  # its members, and its ledger
         audits = self.audits = AuditCoordinator(self.job, me, me, PATIENCE)
         keys = {member.key.public: member.lease_key.public for member in self.members}
         exchange = PayloadExchange(REQUESTER, self.job, self.fanning, keys, self.assumptions)
         near: Any = Near()
-        tasks = self.tasks = RoundTasks(self.job, me, audits, near, exchange, closed)
+        tasks = self.tasks = RoundTasks(self.job, me, audits, near, exchange, closed, recorded)
         coordinator = self.coordinator = Coordinator(state, self.log, tasks)
         finished, public = await coordinator.run(), tasks.public
         assert (finished.rounds, finished.reason) == (SPEC.rounds, rounds.REASON_COMPLETE)

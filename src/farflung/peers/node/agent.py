@@ -47,6 +47,7 @@ from farflung.peers.node.routes import Answer, Caller, NodeCall, NodeRole, decod
 from farflung.peers.node.slot_clock import SlotClock, SlotDue
 from farflung.peers.node.tamper_watch import TamperWatch
 from farflung.peers.node.training_lease import TrainingLease
+from farflung.peers.node.voucher_bound import VoucherBound
 from farflung.peers.node.vouchers import VoucherStore
 from farflung.peers.node.workspace import JobWorkspace
 from farflung.peers.process.channel import Channel, by_name
@@ -87,8 +88,7 @@ class NodeAgent:
         self.requester: PeerId | None = None  # of the last lease
         self._proposal: messages.LeaseOfferRequest | None = None
         self._lease: TrainingLease | AuditLease | None = None
-        # Lost its worker: it serves what is on its disk until it is started anew.
-        self._past: TrainingLease | None = None
+        self._past: TrainingLease | None = None  # lost its worker: serves what is on its disk until it is started anew
         self._slot: slots.Slot = None
         self._process: WorkerProcess | None = None
         self._pipe: WorkerPipe | None = None
@@ -108,6 +108,7 @@ class NodeAgent:
         self.worked: set[Hash] = set()  # jobs whose pay is not final
         self.tamper_watch = TamperWatch(self._folder, chain, key.public, channel)
         self.vouchers = VoucherStore(self._folder / "vouchers", key.public, chain, channel)
+        self.voucher_bound = VoucherBound(self._folder / "unpaid", key.public, self.vouchers.claim, channel)
         self.departure = JobDeparture(key.public)
         self.disputes = DisputeAgent(self._folder / "briefs", key, parts_of, channel, contests=config.contests)
 
@@ -245,11 +246,11 @@ class NodeAgent:
     def _lease_for(self, proposal: messages.LeaseOfferRequest) -> TrainingLease | AuditLease:
         terms = proposal.terms
         workspace = JobWorkspace(self._key, terms, self._disk, self.dial, proposal.dataset_bytes)
-        workspace.threads = self._facts.threads
+        workspace.threads, account = self._facts.threads, self.voucher_bound.account(terms, self._role.role)
         if self._role.role is LeaseRole.AUDIT:
-            return AuditLease(workspace, proposal.chain, partial(self.disputes.found, terms.id))
+            return AuditLease(workspace, account, proposal.chain, partial(self.disputes.found, terms.id))
         own, private = partial(self.disputes.own, terms.id), self._folder / "private"
-        return TrainingLease(workspace, private, self._config.cheat, self.endpoint, own)
+        return TrainingLease(workspace, private, account, self._config.cheat, self.endpoint, own)
 
     def _happened(self, event: slots.Event) -> None:
         """Moves the slot and carries out what follows."""
@@ -273,8 +274,7 @@ class NodeAgent:
 
     def _launch(self) -> None:
         assert self._proposal is not None
-        terms, tokens = self._proposal.terms, self._proposal.units_max
-        threads = self._facts.threads
+        terms, tokens, threads = self._proposal.terms, self._proposal.units_max, self._facts.threads
         seconds = threads * cpu_bound(terms.layout.size, tokens, self._facts.flops)
         bounds = replace(limits_for(self._proposal.worker_bytes, seconds), cores=threads)
         self._process = start_worker(self._folder / "scratch", self._folder / "worker.log", bounds)
@@ -478,7 +478,7 @@ class NodeAgent:
     async def sweep(self, warn: Callable[[FarflungError], None]) -> None:
         """Claims what the ledger does not say, leaves jobs that are silent or due, removes what ended jobs left."""
         leave = partial(self.departure.sweep, self._slot.job if self._slot else None, is_closed=bool(self.closed))
-        rest = self.disputes.clear, self.tamper_watch.sweep, self.admission.clear
+        rest = self.voucher_bound.sweep, self.disputes.clear, self.tamper_watch.sweep, self.admission.clear
         for work in (self.vouchers.claim_all, leave, *rest):
             try:
                 await work()

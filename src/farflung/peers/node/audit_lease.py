@@ -30,6 +30,7 @@ from farflung.ledger.transactions import SignedVerdict, Verdict, VerdictFinding,
 from farflung.net.messages import MessageKind
 from farflung.peers.node import output_attestation
 from farflung.peers.node.opening_deadlines import OpeningDeadlines, WithheldError
+from farflung.peers.node.voucher_bound import WorkAccount
 from farflung.peers.node.workspace import JobWorkspace, WorkerHandle
 from farflung.peers.protocol import messages as protocol_messages
 from farflung.peers.transfer import objects
@@ -77,10 +78,16 @@ class AuditLease:
     """Carries out one job's audits on this verifier."""
 
     def __init__(
-        self, workspace: JobWorkspace, chain: Hash, retain: Retain = lambda _seat, _audit, _start, _claimed: None
+        self,
+        workspace: JobWorkspace,
+        account: WorkAccount,
+        chain: Hash,
+        retain: Retain = lambda _seat, _audit, _start, _claimed: None,
     ) -> None:
-        """`retain` keeps a segment that is found false by its distance: this verifier may have to prove it."""
-        self._workspace, self._chain, self._retain = workspace, chain, retain
+        """`account` counts what is not paid; `retain` keeps a segment that is found false by its distance: this
+        verifier may have to prove it.
+        """
+        self._workspace, self._account, self._chain, self._retain = workspace, account, chain, retain
         self._key, self._terms, self._disk = workspace.key, workspace.terms, workspace.disk
         self.objects = objects.ObjectServer(self._disk, 0)  # nobody leaves anything with a verifier
         self._requester = self._key.public
@@ -130,6 +137,7 @@ class AuditLease:
         spec = self._terms.spec
         if not (0 <= asked.round < spec.rounds and 0 <= asked.segment < spec.segments):
             raise PolicyError("FF-APP-057", "an order does not fit where the lease stands", cause="no such segment")
+        await self._account.check(asked.round)
         self._forget(asked.round)
         packed = await self._fetch(asked.snapshot, self._requester)
         public = public_state.check(
@@ -156,6 +164,7 @@ class AuditLease:
                 None, self._verdict(asked, AuditFinding(VerdictFinding.FALSE, EXCESS_CAP), ZERO_HASH)
             )
         opened, state, audit = run
+        self._account.audited(asked.round, spec.step_tokens * place.steps)
         said = blind(self._key, self.job, asked.round, node, asked.segment, audit.mine.border)
         self._held[asked.round, node, asked.segment] = PendingAudit(asked, opened, audit, state, packed, said)
         return protocol_messages.AuditReply(said, None)
@@ -287,6 +296,7 @@ class AuditLease:
         is_possible = len(asked.members) == len(accepted) <= self._terms.spec.network.providers
         if probe is None or not is_possible:
             raise PolicyError("FF-APP-405", "there is nothing to score", cause="the terms say otherwise")
+        await self._account.check(asked.round)
         self._forget(asked.round)
         packed = await self._fetch(asked.snapshot, self._requester)
         layout = self._terms.layout
@@ -299,6 +309,7 @@ class AuditLease:
         )
         request = worker_messages.LossProbeCommand(packed, asked.members, parts, probe.windows, seed_of(asked.beacon))
         probed = await self._workspace.ask(request, worker_messages.LossProbeResult)
+        self._account.audited(asked.round, probe.tokens(len(accepted), self._terms.spec.model.context))
         about = (self._chain, self.job, asked.round, asked.beacon, contributions_root(accepted))
         return sign_scores(self._key, RoundScores(*about, self._key.public, probed.held_before, probed.each))
 

@@ -19,6 +19,20 @@ def _keep(call: NodeCall, said: messages.VoucherUpdate) -> None:
     call.node.vouchers.take(call.peer, said)
 
 
+async def _propose(call: NodeCall, said: messages.LeaseOfferRequest) -> messages.LeaseOfferReply:
+    """Nobody who left this node unpaid has it work on another job."""
+    await call.node.voucher_bound.check_requester(call.peer, said.terms.id)
+    reply: messages.LeaseOfferReply = await call.node.propose(call, said)
+    return reply
+
+
+async def _start(call: NodeCall, said: messages.LeaseStartRequest) -> messages.LeaseStartReply:
+    """Not while work of this job is refused: a member that refuses every round would be lost in every round."""
+    await call.node.voucher_bound.check_start(said.job)
+    reply: messages.LeaseStartReply = await call.node.start(call, said)
+    return reply
+
+
 def _admit(call: NodeCall, said: messages.MembersUpdate) -> None:
     call.node.know(said.members)
     call.lease.admit(frozenset(a.peer for a in said.members) | {call.peer})
@@ -33,10 +47,8 @@ def _show(call: NodeCall, said: messages.RelayPassesUpdate) -> None:
 
 
 LEASE_ROUTES: Final[Mapping[str, Route]] = {
-    messages.PROPOSE: Route(
-        messages.LeaseOfferRequest, Caller.ANYONE, lambda call, said: call.node.propose(call, said)
-    ),
-    messages.START: Route(messages.LeaseStartRequest, Caller.REQUESTER, lambda call, said: call.node.start(call, said)),
+    messages.PROPOSE: Route(messages.LeaseOfferRequest, Caller.ANYONE, _propose),
+    messages.START: Route(messages.LeaseStartRequest, Caller.REQUESTER, _start),
     messages.MEMBERS: Route(messages.MembersUpdate, Caller.REQUESTER, _admit),
     messages.PASSES: Route(messages.RelayPassesUpdate, Caller.REQUESTER, _show),
     messages.VOUCH: Route(messages.VoucherUpdate, Caller.PAYER, _keep),

@@ -54,7 +54,14 @@ async def lend(role: NodeRole, config: NodeConfig, channel: Channel) -> None:
         reaches = reaches_of(validators_in(config.ledger), node.endpoint)
         reach_ledger = any_of(reaches)
         client = client_in_run(reaches, config.key, config.genesis.genesis, ChannelEmitter(channel).emit)
-        for each in (node.vouchers, node.tamper_watch, node.disputes, node.admission, node.departure):
+        for each in (
+            node.vouchers,
+            node.voucher_bound,
+            node.tamper_watch,
+            node.disputes,
+            node.admission,
+            node.departure,
+        ):
             each.follow(client)
         presence = node.presence(places, reach_ledger)
         node.reachability.follow(presence)
@@ -207,6 +214,7 @@ class _NodeProcess:
                     lease, row = await client.row(LeaseRow, lease_key(job, client.own)), await client.job(job)
                     if lease is not None and (lease.earned, lease.paid) != known.get(job, (0, 0)):
                         known[job] = lease.earned, lease.paid
+                        self._node.voucher_bound.credit(job, lease.earned)
                         owed = lease.earned * lease.unit_price
                         self._channel.report("pay", job=job.hex(), units=lease.earned, owed=owed, paid=lease.paid)
                     if row is not None and row.state not in HOLDS_MONEY:

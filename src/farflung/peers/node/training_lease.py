@@ -22,6 +22,7 @@ from farflung.net.io.multicast_member import GroupEndpoint, NoEndpoint
 from farflung.net.messages import MessageKind
 from farflung.peers.node.sealed_files import PrivateCheckpoint, PrivateRoundResult, PrivateStateStore, SealedFileStore
 from farflung.peers.node.segment_openings import Retain, SampledSegments, SegmentSealer
+from farflung.peers.node.voucher_bound import WorkAccount
 from farflung.peers.node.workspace import JobWorkspace, WorkerHandle
 from farflung.peers.protocol.job_key import KEY_BYTES
 from farflung.peers.protocol.messages import (
@@ -60,11 +61,13 @@ class TrainingLease:
         self,
         workspace: JobWorkspace,
         folder: Path,
+        account: WorkAccount,
         cheat: str = HONEST,
         group: GroupEndpoint | None = None,
         retain: Retain = lambda _place, _trace, _states: None,
     ) -> None:
-        """`folder` holds private state, sealed; `group` speaks to groups; `retain` keeps what disputes are played with.
+        """`folder` holds private state, sealed; `account` counts what is not paid; `group` speaks to groups; `retain`
+        keeps what disputes are played with.
 
         `sandbox` names the worker's tier, `attests` what the node says of itself, once that is known.
         """
@@ -72,6 +75,7 @@ class TrainingLease:
         self._key, self._terms, self._disk = workspace.key, workspace.terms, workspace.disk
         self._keep(bytes(KEY_BYTES))  # until the job's key is here the vault lists and deletes only
         self.sandbox, self.attests, self._cheat, self._retain = "", ZERO_HASH, cheat, retain
+        self._account = account
         self._payload_bytes = Sync.of(self._terms.spec).bound(self._terms.layout)
         self.objects = objects.ObjectServer(self._disk, self._payload_bytes)
         group = group or NoEndpoint(credential_of(self._key), ByteCounter())
@@ -183,12 +187,13 @@ class TrainingLease:
     async def train(self, request: TrainRequest) -> TrainReply:
         """Trains (or remembers having trained), makes the result durable, and only then promises it."""
         self._check_round(request.round)
-        if request.round <= self._dropped:
-            raise _dropped(request.round)
+        self._check_dropped(request.round)
         self._forget(request.keep_from)
         steps = self._assign(request)
         was_stored = self._result is not None and self._result.round == request.round
         if not was_stored:
+            await self._account.check()
+            self._check_dropped(request.round)  # said while pay was waited for
             self._result = await self._compute(request.round, steps)
         result = self._result
         assert result is not None
@@ -212,14 +217,18 @@ class TrainingLease:
             trained = await self._workspace.ask(worker_messages.TrainCommand(round, steps), worker_messages.TrainResult)
         finally:
             self._is_training = False
-        if round <= self._dropped:  # said while the answer was on its way
-            raise _dropped(round)
+        self._check_dropped(round)  # said while the answer was on its way
         manifest, chunks = seal(self._workspace.job_key, trained.payload)
         self._disk.put(manifest, chunks)
         result = PrivateRoundResult(round, manifest, trained.trace, trained.seconds)
         self._private.save(PrivateCheckpoint(round + 1, trained.inner, result))
+        self._account.trained(round, trained.trace.statistics.tokens)
         self._old.append((round, manifest.id))
         return result
+
+    def _check_dropped(self, round: int) -> None:
+        if round <= self._dropped:
+            raise _dropped(round)
 
     async def abandon(self, request: DropRoundRequest) -> None:
         """Ends the training of a round that was closed without this peer, before its turn comes to drop it."""
@@ -238,6 +247,7 @@ class TrainingLease:
         if self._result is not None and self._result.round == round:
             self._result = None
         self._private.undo(round)
+        self._account.closed(round, is_accepted=False)
 
     async def reveal(self, request: RevealRequest) -> RevealReply:
         """Copies the payload to the replica, by the group if it can be, then opens the commitment."""
@@ -300,6 +310,7 @@ class TrainingLease:
         signature = sign_root(self._key, self._terms.id, request.round, state.root)
         merged = MergeReply(state.root, signature, moved, self.fanning.epoch)
         self._merged = (request.round, merged)
+        self._account.closed(request.round, is_accepted=True)
         return merged
 
     async def _gather(self, request: MergeRequest) -> TransferMeasurement:

@@ -70,6 +70,11 @@ class VoucherStore:
         for job, ledger in self._held_jobs():
             await self._claim(ledger, job)
 
+    async def claim(self, job: Hash) -> None:
+        """Claims by the voucher of one job, if one is held. Raises what the ledger's client raises."""
+        if self._ledger is not None:
+            await self._claim(self._ledger, job)
+
     async def _claim(self, ledger: LedgerClient, job: Hash) -> None:
         missing = await self._missing(ledger, job)
         if missing is not None:

@@ -68,7 +68,7 @@ class LedgerRecorder:
         self._roots: dict[int, Hash] = {}
         self._recorded = self._handed = -1  # newest rounds
         self._told: set[PeerId] = set()  # of whose end this process has told
-        self._news = asyncio.Event()
+        self._news, self._step = asyncio.Event(), asyncio.Event()
         self._turn = asyncio.Lock()
 
     def wake(self) -> None:
@@ -84,6 +84,11 @@ class LedgerRecorder:
                 await self.catch_up()
         except FarflungError as error:
             on_failure(error)
+
+    async def recorded(self, round: int) -> None:
+        """Waits until the ledger has a round, and those before it."""
+        while self._recorded < round:
+            await self._step.wait()
 
     async def catch_up(self) -> None:
         """Records everything that the ledger does not have; raises RunError FF-APP-068."""
@@ -125,6 +130,8 @@ class LedgerRecorder:
                 await self._slash(guilty)
             await self._punish_guessers(round - 1)
             self._recorded = round
+            self._step.set()
+            self._step = asyncio.Event()
 
     async def _record(self, said: Progress) -> None:
         """Records a round; without those who left meanwhile, and those who gave notice for a round before this one:

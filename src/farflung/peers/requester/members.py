@@ -32,8 +32,9 @@ RETURN_SECONDS: Final = 0.25  # between tries to bring a member back
 RETURN_TRIES: Final = 1200  # after which the pauses grow: a home that sleeps for a night is asked back, too
 RETURN_LATER: Final = Backoff(RETURN_SECONDS, 5.0)
 REFUSALS: Final = 5  # of a member that is there again: then it stays away
-# Refusals that pass by themselves: leased to another job, unable to read the ledger, paused by its owner, a full disk.
-NOT_NOW: Final = frozenset({"FF-APP-046", "FF-APP-571", "FF-APP-575", "FF-APP-576"})
+# Refusals that pass by themselves: leased to another job, unable to read the ledger, paused by its owner, a full disk,
+# too far ahead of its pay.
+NOT_NOW: Final = frozenset({"FF-APP-046", "FF-APP-571", "FF-APP-575", "FF-APP-576", "FF-APP-710"})
 LEFT: Final = "FF-APP-091"  # its lease is over, or it gave notice: it never comes back
 NOT_NOW_PAUSE: Final = 5.0  # seconds before a member that is there, and said so, is asked again
 LOOK_TRIES: Final = 60  # tries without an answer, after which the directory is read: it may be elsewhere now
@@ -42,6 +43,7 @@ NO_LEASE: Final = "FF-APP-041"
 RELAY_SECONDS: Final = 8.0  # a member behind a relay that died is waited for so long
 
 ReadAddresses = Callable[[], Awaitable[Mapping[PeerId, messages.PeerAddress]]]
+Vouch = Callable[[PeerId], Awaitable[None]]  # lets a node that is back have its newest voucher
 SuppliesOf = Callable[[int], tuple[ProviderInputs, tuple[messages.PastRound, ...]]]
 
 
@@ -61,6 +63,10 @@ class MembershipEvents(Protocol):
         """Evidence that a member is gone."""
 
 
+async def _no_voucher(_peer: PeerId) -> None:
+    """Nobody issues any."""
+
+
 class Membership:
     """The nodes of one job, as its requester reaches them."""
 
@@ -77,6 +83,7 @@ class Membership:
         self.barred: set[PeerId] = set()  # broke the rules: they serve what they owe, and get nothing
         self.benchmarks: Mapping[PeerId, int] = {}  # FLOP/s of each node, as it offered itself
         self.setup = MemberSetup(job, (), self.dial, passes)
+        self.vouch: Vouch = _no_voucher
 
     def hire(self, ledger: LedgerClient, budget: LeaseBudget, read_addresses: ReadAddresses) -> None:
         """With whom and for how much leases are renewed; `read_addresses`: where nodes are found now."""
@@ -229,6 +236,7 @@ class Membership:
     async def _bring_once(self, peer: PeerId, coordinator: MembershipEvents) -> None:
         offered = await self._again(peer)
         self.setup.attested[peer] = offered.offer.offer.attests
+        await self.vouch(peer)
         public = await asyncio.to_thread(coordinator.state_for, peer)
         supplies, replay = await asyncio.to_thread(self._supplies, public.round)
         await self.setup.member(peer, offered.lease_key, supplies, replay, public.root(self._terms.layout))
@@ -251,6 +259,7 @@ class Membership:
     async def rehire(self, verifier: PeerId) -> None:
         """Brings a verifier that died back into its lease."""
         offered = await self._again(verifier)
+        await self.vouch(verifier)
         supplies, _ = await asyncio.to_thread(self._supplies, 0)
         await self.setup.verifier(verifier, offered.lease_key, supplies)
 

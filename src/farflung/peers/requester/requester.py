@@ -123,6 +123,7 @@ class Requester:
         self._channels = RelayChannels(job.key, self.endpoint, fee, job.journal.emit)
         self._members = Membership(job, self.paths, self._supplies, lambda: self._channels.passes)
         self._vouchers = VoucherIssuer(job.key, job.terms.id, self._members.dial)
+        self._members.vouch = self._vouchers.give
 
     async def open(self, relays: tuple[EndpointAddress, ...] = ()) -> None:
         """Starts to listen; with `relays` it stays at the best of them, and is reached there alone."""
@@ -344,7 +345,7 @@ class Requester:
         anchors = CommitmentAnchors(self._ledger, job.terms.id)
         audits = AuditCoordinator(job, members, anchors, self._budget.answer)
         exchange = PayloadExchange(self._machine, job, self._fanout, members.setup.lease_keys, self._assumptions)
-        tasks = RoundTasks(job, members, audits, self._checker, exchange, closed)
+        tasks = RoundTasks(job, members, audits, self._checker, exchange, closed, recorder.recorded)
         coordinator = self._coordinator = Coordinator(state, job.log, tasks)
         self._members.follow(coordinator)
         if self._stop_reason:

@@ -7,7 +7,7 @@ what its trace opens. Who says what cannot be is refused by an error of this tas
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 import numpy as np
 from msgspec.structs import replace
@@ -40,6 +40,7 @@ from farflung.verify.speed_check import suspected
 from farflung.verify.submission_checks import PayloadCheckRequest
 
 OnClosed = Callable[[PublicState], None]
+Recorded = Callable[[int], Awaitable[None]]
 
 
 class RoundTasks:
@@ -53,11 +54,12 @@ class RoundTasks:
         checker: CheckerSupervisor,
         exchange: PayloadExchange,
         on_closed: OnClosed,
+        recorded: Recorded,
     ) -> None:
-        """`on_closed` hears of each closed round, in order."""
+        """`on_closed` hears of each closed round, in order; `recorded` waits until the ledger has a round."""
         self._job, self._terms, self._log, self._archive = job, job.terms, job.log, job.archive
         self._members, self._audits, self._checker, self._exchange = members, audits, checker, exchange
-        self._on_closed = on_closed
+        self._on_closed, self._recorded = on_closed, recorded
         self._attested = members.attested
         self._clock = RoundClock(job.terms.spec, benchmarks=members.benchmarks)
         self._told = RoundEventEmitter(job.journal, job.terms.spec.rounds)
@@ -165,6 +167,7 @@ class RoundTasks:
 
     async def _train(self, round: int, peer: PeerId) -> rounds.Event:
         await self.catch_up(peer, round)
+        await self._recorded(round - limits.UNRECORDED_ROUNDS - 1)  # members work no further ahead of their pay
         keep_from = max(0, round - SNAPSHOT_EVERY - 1)
         is_even = not self._terms.spec.churn.adaptive  # everybody has all steps, as the terms say
         assigned = sorted(self._rounds.state.assigned.items())

@@ -27,19 +27,23 @@ class VoucherIssuer:
     def __init__(self, key: SigningKey, job: Hash, dial: Dial) -> None:
         self._key, self._job, self._dial = key, job, dial
         self._tasks = OwnedTasks()
+        self._newest: dict[PeerId, bytes] = {}
 
     def hand(self, chain: Hash, epoch: int, earned: Mapping[PeerId, int]) -> None:
         """Signs what each node has earned up to the end of `epoch` and lets each have its voucher, in its own time."""
         tally, vouchers = make_tally(chain, self._job, epoch, sorted(earned.items()))
         signed = SignedEarningsTally(tally, (sign_tally(self._key, tally),))
         self._tasks.cancel()  # who was not reached yet gets the newer one
-        for voucher in vouchers:
-            said = messages.VoucherUpdate(self._job, signed, voucher)
-            self._tasks.begin(self._give(voucher.credit.node, encode(said)))
+        said = {v.credit.node: messages.VoucherUpdate(self._job, signed, v) for v in vouchers}
+        self._newest = {node: encode(each) for node, each in said.items()}
+        for node in self._newest:
+            self._tasks.begin(self.give(node))
 
-    async def _give(self, node: PeerId, body: bytes) -> None:
-        with contextlib.suppress(FarflungError):  # one that is away gets the next one
-            await (await self._dial(node)).call(messages.VOUCH, body, timeout=HAND_SECONDS)
+    async def give(self, node: PeerId) -> None:
+        """Lets a node have its newest voucher, if there is one; one that is away gets it when it is back."""
+        if (body := self._newest.get(node)) is not None:
+            with contextlib.suppress(FarflungError):
+                await (await self._dial(node)).call(messages.VOUCH, body, timeout=HAND_SECONDS)
 
     async def close(self) -> None:
         """Hands out no more."""
