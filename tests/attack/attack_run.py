@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 from attack_world import (
@@ -30,6 +30,7 @@ from farflung.core.errors import PolicyError, ProtocolError
 from farflung.core.events import AnyEvent, AuditEndEvent, ProcessExitEvent, RoundEndEvent
 from farflung.core.ids import Hash, PeerId
 from farflung.core.units import Seconds
+from farflung.ledger.table_rows import LeaseRow
 from farflung.ledger.transactions import LeaseRole
 from farflung.net.certificates import credential_of
 from farflung.net.counters import ByteCounter
@@ -123,13 +124,26 @@ class Near:
         return dict(found.flags)
 
 
+class PayingLedger:
+    """In the place of a ledger: whenever it is asked, all that was worked is paid."""
+
+    def __init__(self, node: PeerId) -> None:
+        self._node, self._looks = node, 0
+
+    async def row(self, _kind: type[Any], _key: bytes) -> LeaseRow:
+        self._looks += 1
+        return LeaseRow(TERMS.id, self._node, 1, 1, 1 << 60, self._node, units=self._looks << 40)
+
+
 def account_of(folder: Path, key: SigningKey, role: LeaseRole) -> WorkAccount:
-    """What a node counts; there is no ledger, and the job is shorter than what it works unpaid."""
+    """What a node counts that is paid and holds no voucher."""
 
     async def nothing(_job: Hash) -> None:
-        """It holds no voucher."""
+        """There is nothing to claim."""
 
-    return VoucherBound(folder / "unpaid", key.public, nothing, LogChannel()).account(TERMS, role)
+    bound = VoucherBound(folder / "unpaid", key.public, nothing, LogChannel())
+    bound.follow(cast(Any, PayingLedger(key.public)))
+    return bound.account(TERMS, role)
 
 
 class Member(Party):

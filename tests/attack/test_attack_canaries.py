@@ -84,7 +84,7 @@ class Guesser(AuditLease):
 def guess(run: Run) -> None:
     """The first verifier does not look."""
     judge = next(j for j in run.judges if j.key == GUESSER)
-    judge.lease = Guesser(judge.workspace, attack_run.CHAIN)
+    judge.lease = Guesser(judge.workspace, judge.lease._account, attack_run.CHAIN)
     judge.shelf = judge.lease.objects
 
 

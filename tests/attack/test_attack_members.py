@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -13,7 +14,7 @@ from farflung.core import limits
 from farflung.core.backoff import Backoff
 from farflung.core.codec import decode
 from farflung.core.errors import FarflungError, NetworkError, PolicyError
-from farflung.core.ids import PeerId
+from farflung.core.ids import ZERO_HASH, PeerId
 from farflung.net.endpoint_records import EndpointAddress
 from farflung.net.messages import RemoteError
 from farflung.peers.protocol import messages
@@ -150,6 +151,7 @@ def refused(code: str) -> FarflungError:
         ([refused("FF-APP-575")] * 50, True),  # paused by its owner, then resumed
         ([refused("FF-APP-576")] * 50, True),  # a full disk
         ([refused("FF-APP-046")] * 50, True),  # at another job's work
+        ([refused("FF-APP-710")] * 50, True),  # too far ahead of its pay
         ([refused("FF-APP-571")] * 50, True),  # its ledger is away
         ([AWAY, refused("FF-APP-575"), refused("FF-APP-049")] * 4, True),
         ([refused("FF-APP-049")] * 5, False),  # its worker dies again and again
@@ -190,6 +192,45 @@ def test_a_member_comes_back_unless_it_refuses_for_good(
     within(10, test)
     assert back == ([EVE] if is_back else [])
     assert [event.code for event in told] == ([] if is_back else ["FF-APP-095"])
+
+
+def test_a_member_that_is_back_has_its_newest_voucher_before_it_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that is not paid refuses to start: it must see that it is, whatever it lost."""
+    happened: list[str] = []
+
+    def noting(what: str, reply: Any = None) -> Any:
+        async def note(*_: Any) -> Any:
+            happened.append(what)
+            return reply
+
+        return note
+
+    class Asks:
+        def may_join(self, _peer: PeerId) -> bool:
+            return True
+
+        def state_for(self, _peer: PeerId) -> Any:
+            return SimpleNamespace(round=3, root=lambda _layout: ZERO_HASH)
+
+        join = staticmethod(noting("joins"))
+
+    async def test() -> None:
+        members = manned(monkeypatch, [])
+        members.follow(cast(Any, Asks()))
+        members._supplies = cast(Any, lambda _round: (None, ()))
+        attests = SimpleNamespace(offer=SimpleNamespace(offer=SimpleNamespace(attests=ZERO_HASH)), lease_key=b"")
+        monkeypatch.setattr(members, "_again", noting("offers", attests))
+        monkeypatch.setattr(members.setup, "member", noting("starts"))
+        monkeypatch.setattr(members.setup, "verifier", noting("starts"))
+        members.vouch = noting("vouched")
+        members.bring_back(EVE)
+        await members._returning[EVE]
+        assert happened == ["offers", "vouched", "starts", "joins"]
+        happened.clear()
+        await members.rehire(VERIFIERS[0].public)
+        assert happened == ["offers", "vouched", "starts"]
+
+    within(10, test)
 
 
 def test_a_member_that_moved_while_it_was_away_is_found_in_the_directory(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
+from farflung.core import limits
+from farflung.core.errors import NetworkError
+from farflung.core.ids import Hash, PeerId
 from farflung.core.tensor_layout import TensorLayout
 from farflung.job.job_loader import load
+from farflung.peers.protocol import messages
 from farflung.peers.requester.round_tasks import RoundTasks
 from farflung.train.sync_arithmetic import Sync
 from farflung.train.worker_messages import AcceptedPayload
@@ -36,6 +41,31 @@ def merged(sizes: list[float], rounds: int = 1, **flags: str) -> tuple[Any, list
             parts.append(AcceptedPayload(peer, 64, payload))
         held._public = RoundTasks._applied(held, parts)
     return held, told
+
+
+def test_no_round_is_ordered_before_all_but_the_last_three_are_recorded() -> None:
+    happened: list[Any] = []
+
+    def noting(what: str) -> Any:
+        async def note(*facts: Any) -> None:
+            happened.append((what, *facts))
+            if what == "asked":
+                raise NetworkError("FF-NET-010", "nobody answers")
+
+        return note
+
+    spec = SimpleNamespace(churn=SimpleNamespace(adaptive=False))
+    held: Any = SimpleNamespace(
+        catch_up=noting("caught up"),
+        _recorded=noting("recorded"),
+        _terms=SimpleNamespace(spec=spec, id=Hash(bytes(32))),
+        _rounds=SimpleNamespace(state=SimpleNamespace(assigned={})),
+        _calls=SimpleNamespace(ask=lambda _peer, method, _body: noting("asked")(method)),
+    )
+    with pytest.raises(NetworkError):
+        asyncio.run(RoundTasks._train(held, 7, PeerId(bytes(32))))
+    assert happened[1:] == [("recorded", 3), ("asked", messages.TRAIN)]
+    assert limits.UNRECORDED_ROUNDS < limits.UNPAID_ROUNDS
 
 
 def test_whose_contribution_was_clipped_is_kept_for_the_event() -> None:

@@ -195,6 +195,34 @@ def test_a_round_is_recorded_when_it_is_judged_and_not_before(tmp_path: Path) ->
     assert [op.round for op in story.progress] == [0, 1]
 
 
+def test_who_waits_for_a_round_waits_until_the_ledger_has_it_also_in_a_session_that_resumes(tmp_path: Path) -> None:
+    story = Story(tmp_path)
+    story.close(0, 1, 2)
+    story.judge(0)
+    story.record()
+
+    async def test() -> None:
+        recorder = story.recorder
+        waits = {round: asyncio.create_task(recorder.recorded(round)) for round in range(3)}
+        assert await _done(waits) == []
+        await recorder.catch_up()  # what an earlier session has recorded counts
+        assert await _done(waits) == [0]
+        story.judge(1)
+        await recorder.catch_up()
+        assert await _done(waits) == [0, 1]
+        story.judge(2)
+        await recorder.catch_up()
+        assert await _done(waits) == [0, 1, 2]
+        await recorder.recorded(-4)
+
+    asyncio.run(test())
+
+
+async def _done(waits: dict[int, asyncio.Task[None]]) -> list[int]:
+    await asyncio.sleep(0)
+    return [round for round, wait in waits.items() if wait.done()]
+
+
 def test_what_a_round_earned_is_what_its_audit_left(tmp_path: Path) -> None:
     story = Story(tmp_path)
     story.close(*range(ROUNDS))

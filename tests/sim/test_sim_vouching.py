@@ -246,6 +246,23 @@ def test_a_node_that_is_away_keeps_nobody_elses_voucher_back(tmp_path: Path) -> 
     asyncio.run(test())
 
 
+def test_a_node_that_is_back_is_given_its_newest_voucher(tmp_path: Path) -> None:
+    async def test() -> None:
+        story = Story(tmp_path)
+        await story.vouching.give(A.public)  # nothing was recorded yet
+        story.away.add(A.public)
+        await story.hand(0, a=10, b=20)
+        await story.hand(1, a=15, b=20)
+        story.away.clear()
+        await story.vouching.give(A.public)
+        held = story.nodes[A.public]._held(JOB)
+        assert held is not None
+        assert held.voucher.credit.units == 15
+        await story.vouching.close()
+
+    asyncio.run(test())
+
+
 def test_a_claim_that_the_ledger_refuses_is_told_and_ends_nothing(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -5,8 +5,9 @@
     anything else                   it is left out: dropped, merged without it, or passed over by another start
     lease.earned has grown          the oldest units are paid, of what is owed and of what was left out
 
-With UNPAID_ROUNDS rounds that are open, owed or left out, no other one is begun. An honest requester never comes so
-far: it orders a round when the ledger has all but the last UNRECORDED_ROUNDS before it (requester.round_tasks).
+No other round is begun with UNPAID_ROUNDS that are open or owed, or open or left out. An honest requester never comes
+so far: it orders a round when the ledger has all but the last UNRECORDED_ROUNDS before it (requester.round_tasks). The
+two are counted apart since those that wait to be recorded are no sign that it passes the node over, or the reverse.
 
 What honest work is not paid for is forgiven in proportion to what is paid. In a proven job that is a segment between
 one and two tolerances: a unit for each eight. A unit for each one: what the job's scores decide (outcome-only jobs),
@@ -76,13 +77,15 @@ class UnpaidWork(Wire, frozen=True):
         owed = _less(self.owed, more + more // self.share)
         return replace(self, earned=earned, owed=owed, left_out=_less(self.left_out, more))
 
-    def rounds(self, but: int = ANY_ROUND) -> int:
-        """Rounds that are not paid. `but`: one that is not counted, since work on it goes on."""
-        return sum(work.round != but for work in (*self.open, *self.owed, *self.left_out))
+    @property
+    def rounds(self) -> int:
+        """Rounds that are not paid."""
+        return len(self.open) + len(self.owed) + len(self.left_out)
 
     def may_work(self, on: int = ANY_ROUND) -> bool:
         """Whether another round is begun; `on`: or this one gone on with."""
-        return self.rounds(but=on) < limits.UNPAID_ROUNDS
+        owed = sum(work.round != on for work in self.owed)
+        return len(self.open) + max(owed, len(self.left_out)) < limits.UNPAID_ROUNDS
 
 
 def _less(unpaid: tuple[RoundWork, ...], units: int) -> tuple[RoundWork, ...]:

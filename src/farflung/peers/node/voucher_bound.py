@@ -65,7 +65,7 @@ class WorkAccount:
 
     def _keep(self, work: UnpaidWork) -> None:
         self.work = work
-        self._path.parent.mkdir(mode=0o700, exist_ok=True)
+        self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         write_atomic(self._path, file_of(_FORM, work), "provider.unpaid", private=True)
 
     def forget(self) -> None:
@@ -133,11 +133,11 @@ class VoucherBound:
     async def check_requester(self, requester: PeerId, job: Hash) -> None:
         """Raises PolicyError FF-APP-711: other jobs of this requester have not paid."""
         others = [a for a in self._accounts.values() if a.job != job and a.work.requester == requester]
-        if sum(a.work.rounds() for a in others) < limits.UNPAID_ROUNDS:
+        if sum(a.work.rounds for a in others) < limits.UNPAID_ROUNDS:
             return
         for account in others:
             await self._look(account)
-        unpaid = sum(a.work.rounds() for a in others)
+        unpaid = sum(a.work.rounds for a in others)
         if unpaid >= limits.UNPAID_ROUNDS:
             raise PolicyError(
                 "FF-APP-711",
@@ -164,7 +164,7 @@ class VoucherBound:
         return False
 
     def _refuse(self, account: WorkAccount) -> None:
-        unpaid = account.work.rounds()
+        unpaid = account.work.rounds
         if not account.is_refused:
             account.is_refused = True
             text = (
@@ -185,7 +185,7 @@ class VoucherBound:
             if row is None or row.state in HOLDS_MONEY:
                 continue
             await self._look(account)
-            if not account.work.rounds() or time.time() - account.work.time >= REMEMBER_SECONDS:
+            if not account.work.rounds or time.time() - account.work.time >= REMEMBER_SECONDS:
                 account.forget()
                 del self._accounts[job]
 
