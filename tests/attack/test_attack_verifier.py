@@ -28,12 +28,13 @@ from attack_world import (
     within,
 )
 
+from farflung.core import limits
 from farflung.core.backoff import Backoff
 from farflung.core.codec import Wire, decode, encode
 from farflung.core.ids import ZERO_HASH, Hash
 from farflung.ledger.transactions import LeaseRole, SignedVerdict, VerdictFinding, is_verdict_signed
 from farflung.peers.node import agent as role
-from farflung.peers.node import audit_lease, opening_deadlines
+from farflung.peers.node import audit_lease, opening_deadlines, voucher_bound
 from farflung.peers.node.workspace import JobWorkspace
 from farflung.peers.protocol import messages as protocol_messages
 from farflung.peers.transfer import objects
@@ -157,6 +158,24 @@ def against(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Any], 
         within(20, test)
 
     return run
+
+
+def test_a_verifier_repeats_nothing_more_with_five_rounds_unpaid(against: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(voucher_bound, "WAIT_SECONDS", 0.0)
+
+    async def attack(scene: Audited, order: protocol_messages.AuditRequest) -> None:
+        account = scene.provider.voucher_bound.account(TERMS, LeaseRole.AUDIT)
+        await scene.run(order)
+        assert [work.round for work in account.work.owed] == [order.round]
+        for round in range(1, limits.UNPAID_ROUNDS + 1):
+            account.audited(round, 10)
+        await scene.run(order)  # what it has done already it says again
+        lease: Any = scene.provider._lease
+        lease._held.clear()
+        assert await scene.order(protocol_messages.AUDIT, order) == "FF-APP-710"
+        scene.ledger.earned = 10**6
+
+    against(attack)
 
 
 def test_only_the_requester_orders_audits(against: Any) -> None:
