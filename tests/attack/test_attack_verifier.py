@@ -35,12 +35,14 @@ from farflung.core.ids import ZERO_HASH, Hash
 from farflung.ledger.transactions import LeaseRole, SignedVerdict, VerdictFinding, is_verdict_signed
 from farflung.peers.node import agent as role
 from farflung.peers.node import audit_lease, opening_deadlines, voucher_bound
+from farflung.peers.node.unpaid_work import RoundWork
 from farflung.peers.node.workspace import JobWorkspace
 from farflung.peers.protocol import messages as protocol_messages
 from farflung.peers.transfer import objects
 from farflung.store.sealed_objects import ObjectManifest, seal
 from farflung.train import public_state, segments, worker_messages
 from farflung.train.segments import BorderState
+from farflung.verify.audit_accounts import rerun_tokens
 from farflung.verify.audit_verdict import AuditFinding
 from farflung.verify.blind_commitment import BlindCommitment, blind, is_blind, opens
 
@@ -165,8 +167,11 @@ def test_a_verifier_repeats_nothing_more_with_five_rounds_unpaid(against: Any, m
 
     async def attack(scene: Audited, order: protocol_messages.AuditRequest) -> None:
         account = scene.provider.voucher_bound.account(TERMS, LeaseRole.AUDIT)
-        await scene.run(order)
-        assert [work.round for work in account.work.owed] == [order.round]
+        answer = await scene.run(order)
+        assert answer.blind is not None
+        said = (await scene.judge(order, answer.blind)).verdict.verdict
+        paid = rerun_tokens(SPEC, said, order.contribution.weight)
+        assert account.work.owed == (RoundWork(order.round, paid),)  # it counts what it will be paid
         for round in range(1, limits.UNPAID_ROUNDS + 1):
             account.audited(round, 10)
         await scene.run(order)  # what it has done already it says again

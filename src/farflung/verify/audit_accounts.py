@@ -150,7 +150,10 @@ def rerun_tokens(spec: JobSpec, verdict: Verdict, weight: int) -> int:
 
     0 when nothing was opened to it (its result is then ZERO_HASH).
     """
-    if not any(verdict.result):
-        return 0
-    begin, end = spec.borders_of(spec.steps_of(weight))[verdict.segment : verdict.segment + 2]
+    return segment_tokens(spec, verdict.segment, weight) if any(verdict.result) else 0
+
+
+def segment_tokens(spec: JobSpec, segment: int, weight: int) -> int:
+    """Tokens in one segment of a contribution of this weight."""
+    begin, end = spec.borders_of(spec.steps_of(weight))[segment : segment + 2]
     return spec.step_tokens * (end - begin)

@@ -44,6 +44,7 @@ from farflung.train.segments import BorderState
 from farflung.train.sync_arithmetic import Sync
 from farflung.verify import segment_audit as chair
 from farflung.verify import segment_opening
+from farflung.verify.audit_accounts import segment_tokens
 from farflung.verify.audit_verdict import EXCESS_CAP, AuditFinding
 from farflung.verify.blind_commitment import BlindCommitment, blind, nonce_of
 from farflung.verify.canon import accusation_check
@@ -164,7 +165,7 @@ class AuditLease:
                 None, self._verdict(asked, AuditFinding(VerdictFinding.FALSE, EXCESS_CAP), ZERO_HASH)
             )
         opened, state, audit = run
-        self._account.audited(asked.round, spec.step_tokens * place.steps)
+        self._account.audited(asked.round, segment_tokens(spec, asked.segment, asked.contribution.weight))
         said = blind(self._key, self.job, asked.round, node, asked.segment, audit.mine.border)
         self._held[asked.round, node, asked.segment] = PendingAudit(asked, opened, audit, state, packed, said)
         return protocol_messages.AuditReply(said, None)
