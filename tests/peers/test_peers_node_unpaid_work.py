@@ -77,6 +77,12 @@ def test_what_is_paid_in_part_is_owed_in_part() -> None:
     assert work.credited(8) == work.credited(3) == work  # vouchers that say as much, or less
 
 
+def test_a_round_that_a_crash_kept_open_is_paid_when_the_ledger_has_it() -> None:
+    work = closed(NEW, 0).trained(1, UNITS, 0)
+    assert work.credited(UNITS).open  # the first is paid
+    assert not work.credited(2 * UNITS).rounds
+
+
 def test_pay_beyond_what_is_owed_is_no_credit_for_later_rounds() -> None:
     work = closed(NEW, 0).credited(1000 * UNITS)
     assert not work.rounds

@@ -70,12 +70,17 @@ class UnpaidWork(Wire, frozen=True):
         return replace(self, owed=(*others, RoundWork(round, so_far + units)), time=time)
 
     def credited(self, earned: int) -> UnpaidWork:
-        """The ledger counts so many units since the job began. More than is unpaid is no credit for later rounds."""
+        """The ledger counts so many units since the job began. More than is unpaid is no credit for later rounds.
+
+        What a crash kept from being closed is paid behind what is owed.
+        """
         more = earned - self.earned
         if more <= 0:
             return self
-        owed = _less(self.owed, more + more // self.share)
-        return replace(self, earned=earned, owed=owed, left_out=_less(self.left_out, more))
+        owed, rest = _less(self.owed, more + more // self.share)
+        return replace(
+            self, earned=earned, owed=owed, open=_less(self.open, rest)[0], left_out=_less(self.left_out, more)[0]
+        )
 
     @property
     def rounds(self) -> int:
@@ -88,12 +93,12 @@ class UnpaidWork(Wire, frozen=True):
         return len(self.open) + max(owed, len(self.left_out)) < limits.UNPAID_ROUNDS
 
 
-def _less(unpaid: tuple[RoundWork, ...], units: int) -> tuple[RoundWork, ...]:
-    """What is left of this when so many units are paid, the oldest first."""
+def _less(unpaid: tuple[RoundWork, ...], units: int) -> tuple[tuple[RoundWork, ...], int]:
+    """What is left of this when so many units are paid, the oldest first; and of these units."""
     left = []
     for work in unpaid:
         paid = min(units, work.units)
         units -= paid
         if paid < work.units:
             left.append(replace(work, units=work.units - paid))
-    return tuple(left)
+    return tuple(left), units
