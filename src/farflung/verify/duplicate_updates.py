@@ -21,7 +21,7 @@ from farflung.core.tensor_layout import Float32
 COSINE: Final = (99, 100)
 SOUGHT: Final = 0.98  # a cosine above which a pair is judged exactly
 _LIMB: Final = 32
-_BLOCK: Final = 1 << 22  # elements of all updates that are held in float64 at a time
+_BLOCK: Final = 1 << 17  # elements of all updates that are held in float64 at a time: they stay in the cache
 
 Float64 = NDArray[np.float64]
 
@@ -32,7 +32,8 @@ def duplicates(values: Sequence[Float32], squares: Sequence[int], *, is_chosen: 
 
     `is_chosen`: elements that are not zero were chosen by whoever sent them, where they are at most half of all.
     """
-    products, common, counts = _compared(values, exponent)
+    products, common = _compared(values, exponent, is_chosen=is_chosen)
+    counts = common.diagonal()
     found: set[int] = set()
     for i in range(len(values)):
         for j in range(i):
@@ -45,16 +46,17 @@ def duplicates(values: Sequence[Float32], squares: Sequence[int], *, is_chosen: 
     return sorted(found)
 
 
-def _compared(values: Sequence[Float32], exponent: int) -> tuple[Float64, Float64, Float64]:
-    """Products of all pairs, about; elements that both of a pair have, and that each has, exactly."""
+def _compared(values: Sequence[Float32], exponent: int, *, is_chosen: bool) -> tuple[Float64, Float64]:
+    """Products of all pairs, about; elements that both of a pair have, exactly, where they were chosen."""
     count = len(values)
     products, common = np.zeros((count, count)), np.zeros((count, count))
     for place in _blocks(values[0].size if count else 0, count):
         block = np.stack([to_fixed(times(each[place], exponent)) for each in values]).astype(np.float64)
         products += block @ block.T
-        chosen = (block != 0).astype(np.float64)
-        common += chosen @ chosen.T
-    return products, common, common.diagonal()
+        if is_chosen:
+            chosen = (block != 0).astype(np.float64)
+            common += chosen @ chosen.T
+    return products, common
 
 
 def _is_parallel(left: Float32, right: Float32, left_square: int, right_square: int, exponent: int) -> bool:
