@@ -64,23 +64,39 @@ def joined(states: Uint64, words: Uint16) -> bytes:
 def encoded(starts: Uint32, freqs: Uint32, bits: int, lanes: int) -> tuple[Uint64, Uint16]:
     """The states after the first symbol, shape (lanes,), and the words in the order in which they are read."""
     wide_starts, wide_freqs = starts.astype(np.uint64), freqs.astype(np.uint64)
+    limits = wide_freqs << np.uint64(STATE_BITS + WORD_BITS - bits)
+    rests = np.uint64(1 << bits) - wide_freqs
     states = np.full(lanes, _LOW, np.uint64)
-    shift, room = np.uint64(bits), np.uint64(STATE_BITS + WORD_BITS - bits)
     parts: list[Uint16] = []
     for first in range((starts.size - 1) // lanes * lanes, -1, -lanes):
-        start, freq = wide_starts[first : first + lanes], wide_freqs[first : first + lanes]
-        x, limit = states[: start.size], freq << room
-        out = np.empty((start.size, 2), np.uint64)
-        takes = np.empty((start.size, 2), np.bool_)
-        for column in (1, 0):  # the word that goes out last is read first
-            takes[:, column] = x >= limit
-            out[:, column] = x & _WORD_MASK
-            x = np.where(takes[:, column], x >> _WORD, x)
-        parts.append(out[takes].astype(np.uint16))
-        whole = x // freq
-        states[: start.size] = (whole << shift) + (x - whole * freq) + start
+        place = slice(first, first + lanes)
+        x = states[: starts.size - first]
+        parts.append((_words_out if bits > WORD_BITS else _word_out)(x, limits[place]))
+        whole = x // wide_freqs[place]
+        whole *= rests[place]
+        x += whole
+        x += wide_starts[place]
     parts.reverse()
     return states, np.concatenate([np.empty(0, np.uint16), *parts])
+
+
+def _word_out(x: Uint64, limits: Uint64) -> Uint16:
+    """The word of each state that is too high, which then is not; with `bits` ≤ 16 no state gives two."""
+    (takes,) = (x >= limits).nonzero()
+    high = x[takes]
+    x[takes] = high >> _WORD
+    return high.astype(np.uint16)
+
+
+def _words_out(x: Uint64, limits: Uint64) -> Uint16:
+    """As `_word_out`, of states that may give two."""
+    out = np.empty((x.size, 2), np.uint16)
+    takes = np.empty((x.size, 2), np.bool_)
+    for column in (1, 0):  # the word that goes out last is read first
+        takes[:, column] = x >= limits
+        out[:, column] = x & _WORD_MASK
+        x[:] = np.where(takes[:, column], x >> _WORD, x)
+    return out[takes]
 
 
 class RansDecoder(NamedTuple):
@@ -144,31 +160,34 @@ def advance(states: Uint64, words: Uint16, cursor: Int64, bits: int, found: tupl
     return True
 
 
-def whole_slots(states: Uint64, bits: int) -> Int64:
-    """Where in [0, 2^bits) the next symbol of every lane lies; the first of them is lane 0's."""
-    return states.view(np.int64) & ((1 << bits) - 1)
+def advance_block(
+    states: Uint64, words: Uint16, cursor: Int64, bits: int, count: int, moves: tuple[Int64, Int64]
+) -> Int64 | None:
+    """As `advance`, of `count` symbols from every lane, lane 0 first: the slots of all of them, shape (count, lanes).
 
-
-def advance_whole(states: Uint64, words: Uint16, cursor: Int64, bits: int, found: tuple[Int64, Int64, Int64]) -> bool:
-    """As `advance`, of one symbol from every lane in their order; `found`: slots, starts and shares.
-
-    `bits` ≤ 16: a state keeps 8 bits at least, so no lane takes two words.
+    `moves`: for each slot its share, and how far it lies from its share's start. `bits` ≤ 16: a state keeps 8 bits at
+    least, so no lane takes two words. None when words run out.
     """
-    slot, start, freq = found
-    x = states.view(np.int64) >> bits  # below 2^40: signed numbers hold it
-    x *= freq
-    x += slot
-    x -= start
-    (takes,) = (x < 1 << STATE_BITS).nonzero()
-    end = int(cursor[0]) + takes.size
-    if end > words.size - SPARE:
-        return False
-    if takes.size:
-        x[takes] = (x[takes] << WORD_BITS) | words[end - takes.size : end]
+    freqs, offsets = moves
+    found = np.empty((count, states.size), np.int64)
+    x, end, most = states.astype(np.int64), int(cursor[0]), words.size - SPARE  # below 2^40: signed numbers hold it
+    # NumPy converts a number in each operation, and an array without sides in none.
+    shift, mask, low, word = map(np.asarray, (bits, (1 << bits) - 1, 1 << STATE_BITS, WORD_BITS))
+    for slots in found:
+        np.bitwise_and(x, mask, out=slots)
+        x >>= shift
+        x *= freqs.take(slots)
+        x += offsets.take(slots)
+        (takes,) = (x < low).nonzero()
+        begin, end = end, end + takes.size
+        if end > most:
+            return None
+        if takes.size:
+            x[takes] = (x[takes] << word) | words[begin:end]
     states[:] = x.view(np.uint64)
     cursor[0] = end
-    cursor[1] += states.size
-    return True
+    cursor[1] += found.size
+    return found
 
 
 def broken(cause: str) -> ProtocolError:

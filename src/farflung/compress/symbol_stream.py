@@ -189,23 +189,22 @@ def decode(data: memoryview, count: int, alphabet: int) -> Uint8:
 def symbols(states: Uint64, words: Uint16, cursor: Int64, count: int, alphabet: int) -> tuple[Uint8, bool]:
     """The inverse of `shares`, from a stream (ans.Decoder) that nothing was read of; False when words run out."""
     out = np.empty(count, np.uint8)
-    seen = np.ones(alphabet, np.int64)
+    seen, every = np.ones(alphabet, np.int64), np.arange(1 << BITS)
     for first, last in blocks(count):
         table = _table(seen)
         widths = np.diff(table)
-        lookup = np.repeat(np.arange(alphabet), widths)
+        lookup = np.repeat(np.arange(alphabet, dtype=np.uint8), widths)
         lanes = states.size
         whole = last - (last - first) % lanes  # blocks begin at lane 0
-        for at in range(first, whole, lanes):
-            slots = ans.whole_slots(states, BITS)
+        moves = np.repeat(widths, widths), every - np.repeat(table[:-1], widths)
+        found = ans.advance_block(states, words, cursor, BITS, (whole - first) // lanes, moves)
+        if found is None:
+            return out, False
+        out[first:whole] = lookup[found.reshape(-1)]
+        if whole < last:
+            places, slots = ans.slots(states, cursor, BITS, last - whole)
             some = lookup[slots]
-            out[at : at + lanes] = some
-            if not ans.advance_whole(states, words, cursor, BITS, (slots, table[some], widths[some])):
-                return out, False
-        for at in range(whole, last, lanes):
-            places, slots = ans.slots(states, cursor, BITS, min(lanes, last - at))
-            some = lookup[slots]
-            out[at : at + some.size] = some
+            out[whole:last] = some
             if not ans.advance(states, words, cursor, BITS, (places, slots, table[some], widths[some])):
                 return out, False
         _learn(seen, out[first:last])
