@@ -9,6 +9,8 @@
 | lid    | a requester's laptop that is closed in the midst of a run, ten times | 20 |
 | chaos  | seeds of tests/computers/chaos.py: who was slashed, what was lost, which job was stuck | 7 |
 | relays | the relay that is chosen among four, what it carries, when a bad one is left (open_relays.py) | 4 |
+| day    | 40 jobs of 6 requesters with restarts, an upgrade and a lost relay: does anything grow? Of processes in |
+|        | real time (open_day.py), of ledger and vouchers in a day of virtual time (open_ledger_day.py) | 20 |
 
 Each part opens a network of its own. `--quick`: one job and an idle lender, with four computers.
 
@@ -32,7 +34,10 @@ from typing import Final
 
 sys.path.extend(str(Path(__file__).resolve().parents[1] / "tests" / room) for room in ("computers", "netns"))
 import chaos
+import open_day
+import open_ledger_day
 import open_relays
+from open_day import resident, stored
 from reporting import Row, at_most, load, show, told
 from separate_computers import Computer, Program, computers
 
@@ -44,11 +49,10 @@ AGAIN: Final = 10.0  # after a lid was opened
 DAY: Final = 86_400.0
 MB: Final = 1e6
 TICKS: Final = os.sysconf("SC_CLK_TCK")
-PAGE: Final = os.sysconf("SC_PAGE_SIZE")
 LIMIT: Final = 600.0
 GROWN: Final = 1.1  # of a lender's memory after many jobs, against after three
 SETTLED: Final = 3  # jobs after which nothing is to grow
-PARTS: Final = ("job", "many", "lid", "chaos", "relays")
+PARTS: Final = ("job", "many", "lid", "chaos", "relays", "day")
 
 
 class Size:
@@ -136,17 +140,6 @@ def used(computer: Computer) -> float:
         words = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
         total += int(words[11]) + int(words[12])
     return total / TICKS
-
-
-def resident(computer: Computer) -> int:
-    """Bytes that all processes of a computer have in memory."""
-    return sum(PAGE * int(Path(f"/proc/{each}/statm").read_text().split()[1]) for each in computer.processes())
-
-
-def stored(computer: Computer) -> tuple[int, int]:
-    """Files on a computer's disk, and their bytes."""
-    sizes = [path.stat().st_size for path in (computer.disk / "user").rglob("*") if path.is_file()]
-    return len(sizes), sum(sizes)
 
 
 def many_jobs(laptop: Computer, lender: Computer, size: Size) -> Iterator[Row]:
@@ -240,10 +233,12 @@ def main() -> None:
         raise SystemExit(why)
     before = load()
     wanted = (asked.part,) if asked.part else PARTS[:1] if asked.quick else PARTS
+    jobs = 6 if asked.quick else 40
     measured = {
         **{part: functools.partial(rows, Size(asked.quick), part) for part in ("job", "many", "lid")},
         "chaos": lambda: chaos_rows(1 if asked.quick else 8),
         "relays": lambda: open_relays.rows(asked.quick),
+        "day": lambda: (*open_ledger_day.rows(jobs), *open_day.rows(jobs)),
     }
     for part in wanted:
         for row in measured[part]():
