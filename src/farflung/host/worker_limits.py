@@ -21,7 +21,8 @@ THREAD_VARIABLES: Final = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_T
 # Threads that wait for others sleep: they would keep a core busy on which another process of a run computes.
 WAITING: Final = {"OMP_WAIT_POLICY": "passive"}
 # glibc's thresholds as they are once a process has freed a block of 32 MiB. Until then it returns to the kernel, after
-# each training step, what the next step takes again: 1,000 page faults a step of the default model, 6 % of its time.
+# each training step, what the next step takes again: 1,000 page faults a step of the default model, 6 % of its time;
+# of a step by the job's graph, in a node, a quarter.
 HEAP: Final = {"MALLOC_MMAP_THRESHOLD_": str(32 * MIB), "MALLOC_TRIM_THRESHOLD_": str(64 * MIB)}
 KERNELS: Final = ("numpy", "numba", "auto")  # what FARFLUNG_KERNELS may say
 CPU_PERIOD: Final = 100_000  # microseconds over which a control group's share of the processors is counted
@@ -98,9 +99,11 @@ def scrubbed(environment: Mapping[str, str], scratch: Path) -> dict[str, str]:
     switches = {"FARFLUNG_DEBUG": "1"} if environment.get("FARFLUNG_DEBUG") else {}
     if environment.get("FARFLUNG_KERNELS") in KERNELS:
         switches["FARFLUNG_KERNELS"] = environment["FARFLUNG_KERNELS"]
-    return one_threaded({**fixed, **HEAP, "PYTHONHASHSEED": "0", **switches})
+    return one_threaded({**fixed, "PYTHONHASHSEED": "0", **switches})
 
 
 def one_threaded(environment: Mapping[str, str]) -> dict[str, str]:
-    """An environment whose process computes with one thread unless it asks for more: a role's beside its workers."""
-    return {**environment, **dict.fromkeys(THREAD_VARIABLES, "1"), **WAITING}
+    """An environment whose process computes with one thread unless it asks for more, and keeps up to 64 MiB that it
+    freed: a role's beside its workers.
+    """
+    return {**environment, **dict.fromkeys(THREAD_VARIABLES, "1"), **WAITING, **HEAP}

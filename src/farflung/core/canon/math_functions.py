@@ -63,23 +63,29 @@ _ERF_FAR = """
     -0x1.7566beee1bb2fp-17 0x1.99f5c54c5ea75p-18 -0x1.5d6903bb02d10p-19 0x1.a0431133a7b2dp-21
     -0x1.833324e429526p-24 -0x1.ec7d23a1cdfffp-25
 """
+_BLOCK: Final = 1 << 13  # numbers at a time: what is computed of them stays in the cache
 ERF_FAR: Final[Float64] = np.array([float.fromhex(each) for each in _ERF_FAR.split()]).reshape(6, 14)
 
 
 def _once(compute: Callable[[Float64], Float64], x: Float32) -> Float32:
     """`compute` in binary64 of all that is a number, rounded once; of NaN, NaN. Any shape."""
+    flat, out = x.reshape(-1), np.empty(x.size, np.float32)
     with np.errstate(all="ignore"):
-        is_nan = x != x
-        wide = np.where(is_nan, np.float32(0.0), x).astype(np.float64)
-        return np.where(is_nan, math.nan, compute(wide)).astype(np.float32)
+        for start in range(0, x.size, _BLOCK):
+            some = flat[start : start + _BLOCK]
+            is_nan = some != some
+            wide = np.where(is_nan, np.float32(0.0), some).astype(np.float64)
+            out[start : start + _BLOCK] = np.where(is_nan, math.nan, compute(wide))
+    return out.reshape(x.shape)
 
 
 def _polynomial(coefficients: tuple[float, ...], x: Float64) -> Float64:
     """Horner's scheme from the last coefficient down."""
-    made: Any = np.full_like(x, coefficients[-1])
+    made: Float64 = np.full_like(x, coefficients[-1])
     for each in coefficients[-2::-1]:
-        made = made * x + each
-    return made  # type: ignore[no-any-return]
+        made *= x
+        made += each
+    return made
 
 
 def _reduced(y: Float64) -> tuple[Float64, Float64]:
