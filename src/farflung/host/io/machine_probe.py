@@ -29,6 +29,8 @@ BENCH_SECONDS: Final = 0.1
 WINDOW: Final = 4  # products; of all windows the fastest counts
 WINDOWS: Final = 16  # at least, in four times the seconds at most
 CGROUP: Final = Path("/sys/fs/cgroup")
+_VM: Final = re.compile(rb"^Vm(HWM|RSS):\s+(\d+) kB", re.MULTILINE)
+_TICKS: Final = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
 _ACCELERATOR: Final = re.compile(r"^(?:cuda|hip|rocm|xpu)\b[^=\n]*=\s*['\"]", re.MULTILINE)
 
 
@@ -165,33 +167,48 @@ class ProcessUsage(NamedTuple):
 
 def use_of_tree(pid: int) -> ProcessUsage:
     """The sum over process `pid` and all below it, of those that are there; children that ended count as theirs."""
-    peak = resident = 0
-    seconds = 0.0
-    for one in [pid, *descendants(pid)]:
-        try:
-            process = psutil.Process(one)
-            times, now = process.cpu_times(), process.memory_info().rss
-        except psutil.Error:
-            continue
-        peak, resident = peak + max(_peak_resident(one), now), resident + now
-        ended = getattr(times, "children_user", 0.0) + getattr(times, "children_system", 0.0)
-        seconds += times.user + times.system + ended
-    return ProcessUsage(peak, resident, seconds)
+    read = _use_by_proc if sys.platform == "linux" else _use_by_psutil
+    found = [use for one in [pid, *descendants(pid)] if (use := read(one)) is not None]
+    peak, resident, seconds = (sum(values) for values in zip(*found, strict=True)) if found else (0, 0, 0.0)
+    return ProcessUsage(int(peak), int(resident), float(seconds))
+
+
+def _use_by_proc(pid: int) -> ProcessUsage | None:
+    """A process by two files of /proc, in a third of psutil's time: an agent asks some times a second."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            ticks = file.read().rpartition(b")")[2].split()[11:15]  # utime, stime, cutime, cstime
+        with open(f"/proc/{pid}/status", "rb") as file:
+            sizes = dict(_VM.findall(file.read()))
+    except OSError:
+        return None
+    now = 1024 * int(sizes.get(b"RSS", 0))
+    return ProcessUsage(max(1024 * int(sizes.get(b"HWM", 0)), now), now, sum(map(int, ticks)) / _TICKS)
+
+
+def _use_by_psutil(pid: int) -> ProcessUsage | None:
+    try:
+        process = psutil.Process(pid)
+        times, now = process.cpu_times(), int(process.memory_info().rss)
+    except psutil.Error:
+        return None
+    ended = getattr(times, "children_user", 0.0) + getattr(times, "children_system", 0.0)
+    return ProcessUsage(now, now, times.user + times.system + ended)
 
 
 def statuses_of_tree(pid: int) -> list[str]:
     """What /proc says of process `pid` and all below it, of those that are there."""
     found: list[str] = []
     for one in [pid, *descendants(pid)]:
-        with suppress(OSError):
-            found.append(Path(f"/proc/{one}/status").read_text("utf-8", "replace"))
+        with suppress(OSError), open(f"/proc/{one}/status", encoding="utf-8", errors="replace") as file:
+            found.append(file.read())
     return found
 
 
 def descendants(pid: int) -> list[int]:
     """Numbers of all processes below `pid`, by /proc alone where the kernel lists them, else by a walk of all."""
     try:
-        named = [Path(f"{task}/children").read_text("ascii") for task in Path(f"/proc/{pid}/task").iterdir()]
+        named = [Path(f"/proc/{pid}/task/{task}/children").read_bytes() for task in os.listdir(f"/proc/{pid}/task")]
     except OSError:
         try:
             return [child.pid for child in psutil.Process(pid).children(recursive=True)]
