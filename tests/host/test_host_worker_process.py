@@ -89,6 +89,8 @@ def test_limits_hold_and_nothing_of_the_agent_is_inherited(tmp_path: Path, tier:
     given = facts["environment"]
     assert given.keys() <= {"PATH", "LANG", "HOME", "TMPDIR", "PYTHONHASHSEED", "FARFLUNG_DEBUG", "LC_CTYPE", "PWD"} | {
         "OMP_WAIT_POLICY",
+        "MALLOC_MMAP_THRESHOLD_",
+        "MALLOC_TRIM_THRESHOLD_",
         *(f"{name}_NUM_THREADS" for name in ("OMP", "MKL", "OPENBLAS", "NUMEXPR")),
     }
     assert given["HOME"].startswith(place)
