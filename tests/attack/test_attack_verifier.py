@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from attack_lease import FACTS, FELLOW, PROPOSAL, Process, Scene
+from attack_lease import FACTS, FELLOW, GENESIS, PROPOSAL, Process, Scene
 from attack_run import Member
 from attack_world import (
     BOUND,
@@ -32,9 +32,11 @@ from farflung.core import limits
 from farflung.core.backoff import Backoff
 from farflung.core.codec import Wire, decode, encode
 from farflung.core.ids import ZERO_HASH, Hash
+from farflung.ledger.earnings_tally import OutputAttestation, PartySignature, is_signed_by
+from farflung.ledger.table_rows import JobRow, JobState
 from farflung.ledger.transactions import LeaseRole, SignedVerdict, VerdictFinding, is_verdict_signed
 from farflung.peers.node import agent as role
-from farflung.peers.node import audit_lease, opening_deadlines, voucher_bound
+from farflung.peers.node import audit_lease, opening_deadlines, output_attestation, voucher_bound
 from farflung.peers.node.unpaid_work import RoundWork
 from farflung.peers.node.workspace import JobWorkspace
 from farflung.peers.protocol import messages as protocol_messages
@@ -50,6 +52,30 @@ replace = msgspec.structs.replace
 
 V = VERIFIERS[0]
 NIL = Hash(bytes(32))
+
+
+@pytest.mark.parametrize("is_stranger", [False, True])
+def test_a_verifier_that_was_started_again_marks_the_end_of_its_requesters_job_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_stranger: bool
+) -> None:
+    """It holds no lease any more: without its mark everybody would wait for the whole window."""
+    monkeypatch.setattr(output_attestation, "CLAIM_SECONDS", 0.0)
+    root, output = Hash(b"r" * 32), Hash(b"o" * 32)
+    ended = JobRow(TERMS.id, REQUESTER.public, 1, 1, 1, 1, JobState.OUTPUT, root=root, output=output)
+
+    async def test() -> None:
+        async with Scene(tmp_path, V, LeaseRole.AUDIT).open() as scene:
+            scene.ledger.jobs[TERMS.id] = ended
+            asked = protocol_messages.OutputAttestRequest(TERMS.id)
+            if is_stranger:
+                assert await scene.refused(scene.stranger, protocol_messages.ATTEST, asked) == "FF-APP-640"
+                return
+            data = await scene.call(scene.home, protocol_messages.ATTEST, encode(asked))
+            mark = decode(data, PartySignature, limits.CONTROL_BYTES)
+            assert mark.signer == V.public
+            assert is_signed_by(mark, OutputAttestation(GENESIS.chain, TERMS.id, root, output))
+
+    within(30, test)
 
 
 class Audited(Scene):

@@ -192,9 +192,19 @@ class LeaseAdmission:
 
         await self._claims.clear(is_over)
 
-    async def job(self, job: Hash) -> JobRow | None:
-        """A job as the ledger has it. Raises PolicyError FF-APP-571 before it was reached, and as the client."""
-        return await self._rows.job(job)
+    async def job_of(self, requester: PeerId, job: Hash) -> JobRow | None:
+        """A job of this requester as the ledger has it; None: it has no such job.
+
+        Raises PolicyError FF-APP-046 where many strangers ask, 571 before the ledger was reached, and as the client.
+        """
+        if self._checks >= CHECKS:
+            raise PolicyError("FF-APP-046", "this node is leased already", hint="propose to another provider")
+        self._checks += 1
+        try:
+            row = await self._rows.job(job)
+        finally:
+            self._checks -= 1
+        return row if row is not None and row.requester == requester else None
 
     async def is_leased(self, job: Hash) -> bool:
         """Whether this node has an open lease in the job; a validator may be a moment behind. Raises as the client."""

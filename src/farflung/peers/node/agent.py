@@ -32,7 +32,7 @@ from farflung.net.endpoint_records import EndpointAddress
 from farflung.net.io.connection import Connection
 from farflung.peers.ledger_client.client import LedgerClient
 from farflung.peers.ledger_client.key_registry import first_key
-from farflung.peers.node import registration
+from farflung.peers.node import output_attestation, registration
 from farflung.peers.node.admission import FOLLOW_SECONDS, LeaseAdmission
 from farflung.peers.node.audit_lease import AuditLease
 from farflung.peers.node.config import NodeConfig
@@ -109,7 +109,7 @@ class NodeAgent:
         self.tamper_watch = TamperWatch(self._folder, chain, key.public, channel)
         self.vouchers = VoucherStore(self._folder / "vouchers", key.public, chain, channel)
         self.voucher_bound = VoucherBound(self._folder / "unpaid", key.public, self.vouchers.claim, channel)
-        self.departure = JobDeparture(key.public)
+        self.departure, self.attest = JobDeparture(key.public), partial(output_attestation.attest, key, chain)
         self.disputes = DisputeAgent(self._folder / "briefs", key, parts_of, channel, contests=config.contests)
 
     async def handle(self, connection: Connection, method: str, body: bytes) -> bytes:

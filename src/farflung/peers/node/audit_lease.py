@@ -2,7 +2,6 @@
 
     audit.run     fetch the public state and the opened start, train the segment again, commit to what came out
     audit.judge   only now is the peer's claim here: compare, encode again, sign a verdict
-    audit.attest  the job's end, when it is on the ledger
     audit.score   what each accepted contribution of a round does to the loss: nobody's secret, and no verdict
 
 The verifier holds no state of the job but its data: it may die between the two, and gives the same result again. What
@@ -15,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from farflung.core import limits
@@ -25,10 +24,8 @@ from farflung.core.errors import PolicyError, ProtocolError, RunError, Verificat
 from farflung.core.ids import ZERO_HASH, Hash, PeerId
 from farflung.host.io.machine_probe import memory_bytes
 from farflung.job.proof_class import probe_of
-from farflung.ledger.earnings_tally import PartySignature
 from farflung.ledger.transactions import SignedVerdict, Verdict, VerdictFinding, sign_verdict
 from farflung.net.messages import MessageKind
-from farflung.peers.node import output_attestation
 from farflung.peers.node.opening_deadlines import OpeningDeadlines, WithheldError
 from farflung.peers.node.voucher_bound import WorkAccount
 from farflung.peers.node.workspace import JobWorkspace, WorkerHandle
@@ -249,10 +246,6 @@ class AuditLease:
         states = held.start, claimed
         about = parts, held.audit, held.order.member, public, states, found
         return await asyncio.to_thread(accusation_check.confirmed, *about)
-
-    def attest(self, read: output_attestation.ReadJob) -> Awaitable[PartySignature]:
-        """This verifier's mark under the job's end. `read`: the job's row. Raises as `output_attestation.attest`."""
-        return output_attestation.attest(self._key, self._chain, self.job, read)
 
     def _ends(
         self, held: PendingAudit, revealed: protocol_messages.SegmentRevealReply

@@ -44,7 +44,7 @@ async def _ended(job: Hash, read: ReadJob) -> JobRow:
             "there is no end of this job to attest",
             cause=f"the job is {row.state.name.lower()} on the ledger"
             if row is not None
-            else "the ledger has no such job",
+            else "the ledger has no such job of who asks",
             hint="ask once the job is finished or cancelled, and before it is settled",
         )
     return row

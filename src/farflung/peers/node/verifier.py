@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable
+from functools import partial
 from typing import Final
 
+from farflung.ledger.earnings_tally import PartySignature
 from farflung.ledger.transactions import LeaseRole
 from farflung.peers.node.agent import NodeAgent
 from farflung.peers.node.audit_lease import AuditLease
 from farflung.peers.node.config import NodeConfig
 from farflung.peers.node.lease_routes import LEASE_ROUTES
 from farflung.peers.node.process import lend
-from farflung.peers.node.routes import Caller, NodeRole, Route, in_turn
+from farflung.peers.node.routes import Caller, NodeCall, NodeRole, Route, in_turn
 from farflung.peers.process.channel import Channel, run_role
 from farflung.peers.protocol import messages
+
+
+def _attest(call: NodeCall, said: messages.OutputAttestRequest) -> Awaitable[PartySignature]:
+    """For the job's requester, also where this verifier was started again and holds no lease any more."""
+    mark: Awaitable[PartySignature] = call.node.attest(said.job, partial(call.node.admission.job_of, call.peer))
+    return mark
+
 
 VERIFIER: Final = NodeRole(
     "verifier",
@@ -21,9 +31,7 @@ VERIFIER: Final = NodeRole(
         **LEASE_ROUTES,
         messages.AUDIT: Route(messages.AuditRequest, Caller.REQUESTER, in_turn(AuditLease.run)),
         messages.JUDGE: Route(messages.VerdictRequest, Caller.REQUESTER, NodeAgent.counted(AuditLease.judge)),
-        messages.ATTEST: Route(
-            messages.OutputAttestRequest, Caller.REQUESTER, lambda call, _: call.lease.attest(call.node.admission.job)
-        ),
+        messages.ATTEST: Route(messages.OutputAttestRequest, Caller.ANYONE, _attest),
         messages.SCORE: Route(messages.ScoreRequest, Caller.REQUESTER, in_turn(AuditLease.score)),
     },
 )
