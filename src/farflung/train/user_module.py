@@ -18,6 +18,7 @@ from torch import nn
 from farflung.core import limits
 from farflung.core.errors import FarflungError, RunError, SpecError, type_and_text
 from farflung.job.module_package import unpack
+from farflung.train import meta_kernels
 from farflung.train.logits_loss import with_loss
 from farflung.train.package_import import import_package
 
@@ -39,6 +40,7 @@ def build(module: str, source: bytes) -> nn.Module:
             cause=f"a model is named file.py:function, in a file of at most {limits.MODULE_BYTES} bytes",
             hint='write it like module = "model.py:build"',
         )
+    meta_kernels.restore()
     built = _run(file, function, source)
     if not isinstance(built, nn.Module):
         raise SpecError(

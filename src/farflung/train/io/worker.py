@@ -22,7 +22,7 @@ from farflung.compress import kernels
 from farflung.core import limits
 from farflung.core.codec import decode, encode
 from farflung.core.errors import FarflungError, ProtocolError, RunError, type_and_text
-from farflung.train import worker_messages
+from farflung.train import meta_kernels, worker_messages
 from farflung.train.io.import_without_gc import gc_paused
 
 HEAD_BYTES = 8
@@ -109,6 +109,7 @@ def broken(error: Exception) -> worker_messages.WorkerFailure:
 
 def serve(channel: WorkerChannel) -> None:
     """Answers requests in order until the agent is gone."""
+    meta_kernels.leave_out()
     with gc_paused():
         from farflung.train.engine import WorkerEngine  # torch takes seconds to load: only here
 
