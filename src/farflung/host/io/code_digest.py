@@ -27,7 +27,7 @@ def image_digest(package: Path = PACKAGE) -> Hash:
 
 
 def _sources(package: Path) -> Iterator[list[str]]:
-    """Each source file by the names of the folders that lead to it, and its own: without `pathlib`, in half the time."""
+    """Each source file by the names of the folders that lead to it, and its own. Without `pathlib`: half the time."""
     root = os.path.join(package, "")
     for folder, _, names in os.walk(package):
         way = [name for name in folder[len(root) :].split(os.sep) if name]
