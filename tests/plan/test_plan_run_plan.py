@@ -421,8 +421,9 @@ def test_a_verifier_is_waited_for_as_long_as_the_work_of_a_round_may_take_it() -
 
 def test_evaluation_happens_before_the_first_round_every_few_and_at_the_end() -> None:
     job = spec(rounds=9, evaluate=EvaluateSpec(every=4, tokens=10, final_tokens=1000))
-    assert evaluated_tokens(job) == 10 * (1 + 2) + 1000
-    assert evaluated_tokens(spec(evaluate=EvaluateSpec(every=0, tokens=10, final_tokens=5))) == 15
+    assert evaluated_tokens(job) == 2 * 10 + 2 * 1000
+    assert evaluated_tokens(spec(rounds=8, evaluate=EvaluateSpec(every=4, tokens=10, final_tokens=1000))) == 10 + 2000
+    assert evaluated_tokens(spec(evaluate=EvaluateSpec(every=0, tokens=10, final_tokens=5))) == 10
 
 
 def test_the_plan_event_holds_the_plan() -> None:

@@ -174,7 +174,7 @@ class ChurnSpec(Wire, frozen=True):
 
 
 class EvaluateSpec(Wire, frozen=True):
-    """Validation loss: every `every` rounds on `tokens` tokens, and at the end on `final_tokens`.
+    """Validation loss: every `every` rounds on `tokens` tokens, before the first and at the end on `final_tokens`.
 
     `stop_loss`: the run ends after the open round when a measured loss is above so many times the one at its start, or
     is no finite number: what was checked is paid, the rest of the escrow returns. 0: never.

@@ -116,9 +116,10 @@ def step_seconds(spec: JobSpec, layout: TensorLayout, machine: MachineMeasuremen
 
 
 def evaluated_tokens(spec: JobSpec) -> int:
-    """Validation tokens judged: before the first round, every `every` rounds, and at the end."""
+    """Validation tokens judged: before the first round and at the end the same, and every `every` rounds between."""
     every = spec.evaluate.every
-    return spec.evaluate.tokens * (1 + (spec.rounds // every if every > 0 else 0)) + spec.evaluate.final_tokens
+    between = (spec.rounds - 1) // every if every > 0 else 0
+    return 2 * spec.evaluate.final_tokens + between * spec.evaluate.tokens
 
 
 def start_seconds(spec: JobSpec, layout: TensorLayout, machine: MachineMeasurements) -> float:
