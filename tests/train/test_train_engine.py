@@ -104,8 +104,8 @@ def test_a_stale_snapshot_and_damaged_bytes_leave_the_state_alone(net):
     engine = one.engines[0]
     for load, code in [
         (LoadCommand(1, early, b""), "FF-TRAIN-072"),
-        (LoadCommand(1, early[:-1], b""), "FF-TRAIN-070"),
-        (LoadCommand(1, one.snapshot(), one.inner[0][:-40]), "FF-TRAIN-070"),
+        (LoadCommand(1, bytes(early)[:-1], b""), "FF-TRAIN-070"),
+        (LoadCommand(1, one.snapshot(), bytes(one.inner[0])[:-40]), "FF-TRAIN-070"),
     ]:
         with pytest.raises(FarflungError, match=code):
             engine.handle(load)

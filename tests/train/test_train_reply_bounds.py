@@ -13,6 +13,7 @@ from farflung.core.codec import decode, encode
 from farflung.core.tensor_layout import TensorLayout
 from farflung.core.value_count import count_values
 from farflung.job.spec import JobSpec, OptimizerSpec, SyncSpec
+from farflung.train import blobs
 from farflung.train import worker_messages as words
 from farflung.train.engine import WorkerEngine
 from farflung.train.io.worker import broken
@@ -42,13 +43,15 @@ def test_what_a_worker_replies_is_within_its_bounds(name: str, is_known: bool, t
 
     def ask(command: Any) -> Any:
         bound = replies.to(command)
-        data = encode(engine.handle(command))
+        light, long = blobs.take(engine.handle(command))
+        data = encode(light)
         assert len(data) <= bound.size
+        assert sum(map(len, long)) <= bound.blobs
         assert count_values(data, len(data)) <= bound.values
         if replies.layout is not None:
-            assert bound.size < limits.MIB  # some thousand weights
+            assert bound.size + bound.blobs < limits.MIB  # some thousand weights
             assert bound.values < 10_000
-        return decode(data, bound.kind, bound.size, bound.values)
+        return blobs.put(decode(data, bound.kind, bound.size, bound.values), iter(map(blobs.bytes_of, long)))
 
     ask(setup(spec))
     began = ask(words.InitializeCommand())
@@ -93,7 +96,9 @@ def test_a_failure_fits_whatever_it_says() -> None:
 
 
 def test_the_largest_model_of_a_worker_may_reply(tiny: JobSpec, setup: Setup) -> None:
-    """Nothing that a worker can send is refused for its length."""
-    replies = WorkerReplies(TensorLayout.of({"w": (200_000_000,)}))
+    """What it says is short, and what travels beside it grows with the model alone."""
+    replies = WorkerReplies(TensorLayout.of({"w": (100_000, 100_000)}))
     replies.to(setup(tiny))
-    assert replies.to(words.TrainCommand(0)).size == limits.PIPE_BYTES
+    bound = replies.to(words.OpenSegmentCommand(0, 0))
+    assert bound.size < limits.MIB
+    assert bound.blobs > 28 * 10**10

@@ -173,7 +173,7 @@ def test_a_rewind_to_a_later_state_or_another_round_is_refused(peer):
         with pytest.raises(RunError, match="FF-TRAIN-080"):
             one.engine.handle(request)
     with pytest.raises(RunError, match="FF-TRAIN-070"):
-        one.engine.handle(RewindCommand(0, ahead[:-1]))
+        one.engine.handle(RewindCommand(0, bytes(ahead)[:-1]))
     assert one.open(0).end  # what was held is still held
     one.engine.handle(RewindCommand(0, b""))
     with pytest.raises(RunError, match=r"FF-TRAIN-081.*no round"):
@@ -280,7 +280,7 @@ def test_an_opened_state_that_cannot_stand_at_the_border_is_refused(peer, engine
         (1, packed(0, 3, full.params, full.vectors), "082"),
         (0, empty, "082"),
         (0, sgd, "071"),
-        (1, one.open(1).start[:-1], "070"),
+        (1, bytes(one.open(1).start)[:-1], "070"),
         (1, one.snapshot, "070"),
     ]:
         with pytest.raises(RunError, match=f"FF-TRAIN-{code}"):

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from farflung.core import limits
-from farflung.core.codec import decode, encode
+from farflung.core.codec import encode
 from farflung.core.errors import ProtocolError, RunError
 from farflung.train import worker_messages
 from farflung.train.io.worker import WorkerChannel, broken
@@ -72,22 +72,10 @@ def test_a_worker_trains_over_its_socket_and_ends_with_its_agent(setup, engine, 
 
 
 @pytest.mark.slow
-def test_a_worker_speaks_over_stdin_and_stdout_and_ends_at_eof():
-    process = subprocess.Popen(
-        [sys.executable, "-I", "-m", "farflung.train.io.worker"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    )
-    request = encode(TrainCommand(0))
-    out, _ = process.communicate(len(request).to_bytes(8, "little") + request, timeout=60)
-    assert process.returncode == 0
-    assert int.from_bytes(out[:8], "little") == len(out) - 8
-    assert decode(out[8:], worker_messages.Reply, 1 << 20).code == "FF-TRAIN-080"
-
-
-@pytest.mark.slow
 def test_a_message_over_the_limit_ends_the_worker_before_it_is_read():
     ours, process = start()
     with ours:
-        ours.sendall((limits.PIPE_BYTES + 1).to_bytes(8, "little"))
+        ours.sendall((limits.WORKER_BYTES + 1).to_bytes(8, "little"))
         code, errors = end(process)
     assert code == ProtocolError.exit_code
     assert b"FF-TRAIN-091" in errors
@@ -112,7 +100,7 @@ def test_a_worker_that_dies_is_reported():
 @pytest.mark.parametrize(
     ("sent", "error", "code"),
     [
-        ((limits.PIPE_BYTES + 1).to_bytes(8, "little"), ProtocolError, "FF-TRAIN-091"),
+        ((limits.WORKER_BYTES + 1).to_bytes(8, "little"), ProtocolError, "FF-TRAIN-091"),
         (b"\x03\0\0\0\0\0\0\0abc", RunError, "FF-TRAIN-090"),
     ],
 )

@@ -61,7 +61,7 @@ class Codec(Protocol):
         is wrong), PolicyError FF-COMP-023 (too long for anybody). The arguments are left as they are.
         """
 
-    def decode(self, payload: bytes, layout: TensorLayout, key: ContributionKey) -> Float32:
+    def decode(self, payload: bytes | memoryview, layout: TensorLayout, key: ContributionKey) -> Float32:
         """The values that a payload stands for, shape (layout.size,): +0 throughout a tensor that was not trained.
 
         Raises only ProtocolError, FF-COMP-0xx.
@@ -163,7 +163,9 @@ def check_bound(codec: Codec, layout: TensorLayout) -> None:
     check_size(codec.bound(layout))
 
 
-def unseal(codec: Codec, payload: bytes, layout: TensorLayout, key: ContributionKey, plane: int = 0) -> BodyReader:
+def unseal(
+    codec: Codec, payload: bytes | memoryview, layout: TensorLayout, key: ContributionKey, plane: int = 0
+) -> BodyReader:
     """The body of `payload`, if it is this codec's for this layout and place; raises ProtocolError.
 
     `plane`: bytes beside those of the codec's bound that a partial payload may have.

@@ -68,7 +68,7 @@ class DenseCodec:
             residual[place] = 0.0 if state is None else state[place]
         return residual, seal(self, layout, key, parts)
 
-    def decode(self, payload: bytes, layout: TensorLayout, key: ContributionKey) -> Float32:
+    def decode(self, payload: bytes | memoryview, layout: TensorLayout, key: ContributionKey) -> Float32:
         """See `Codec.decode`."""
         body = unseal(self, payload, layout, key)
         found = np.empty(layout.size, np.float32)

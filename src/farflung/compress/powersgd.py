@@ -145,7 +145,7 @@ class LowRankCodec:
         body = b"".join(sent[piece].astype("<f4").tobytes() for piece in self._pieces(layout, about.phase))
         return unsent, pack(PayloadHeader(self.form, layout.id, about), body)
 
-    def decode(self, payload: bytes, layout: TensorLayout, about: ContributionKey) -> Float32:
+    def decode(self, payload: bytes | memoryview, layout: TensorLayout, about: ContributionKey) -> Float32:
         """The factors of a payload to `about.phase`. Raises ProtocolError: FF-COMP-017 for NaN, else as Codec's."""
         limit = min(self._length(layout, about.phase), limits.PAYLOAD_BYTES) - HEADER_BYTES
         body = BodyReader(

@@ -106,7 +106,7 @@ class TopKCodec:
             parts += payload_body.write(section, self.form)
         return said, seal(self, layout, key, parts, some.is_partial)
 
-    def decode(self, payload: bytes, layout: TensorLayout, key: ContributionKey) -> Float32:
+    def decode(self, payload: bytes | memoryview, layout: TensorLayout, key: ContributionKey) -> Float32:
         """See `Codec.decode`. Coefficients that were not sent are zero."""
         body = unseal(self, payload, layout, key, plane_bytes(layout))
         some = TrainedTensors.read(layout, body) if is_partial(payload) else TrainedTensors.of(layout, None)

@@ -118,6 +118,21 @@ def digest(namespace: str, *parts: bytes | memoryview) -> Hash:
     return Hash(hasher.digest())
 
 
+class PieceDigest:
+    """`digest` of one part, whose `size` is known, and which comes piece by piece."""
+
+    def __init__(self, namespace: str, size: int) -> None:
+        self._hasher = blake3(namespace.encode() + b"\0" + size.to_bytes(8, "little"))
+
+    def update(self, piece: bytes | memoryview) -> None:
+        """The next piece."""
+        self._hasher.update(piece)
+
+    def value(self) -> Hash:
+        """The hash, when all pieces have come."""
+        return Hash(self._hasher.digest())
+
+
 def digests(namespace: str, parts: Iterable[bytes | memoryview]) -> list[Hash]:
     """`digest` of each part alone; for many small ones."""
     space = namespace.encode() + b"\0"

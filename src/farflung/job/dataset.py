@@ -58,7 +58,7 @@ def pack(dataset: Dataset) -> bytes:
     return b"".join([head, *(part.data.cast("B") for part in parts)])
 
 
-def unpack(data: bytes) -> Dataset:
+def unpack(data: bytes | memoryview) -> Dataset:
     """The data set in a byte string, as read-only views of it.
 
     Raises ProtocolError FF-JOB-030, VersionError FF-CORE-095.

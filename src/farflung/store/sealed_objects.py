@@ -23,7 +23,7 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from farflung.core import limits
 from farflung.core.codec import Wire, decode, encode
-from farflung.core.crypto import NS_CHUNK, NS_MANIFEST, NS_OBJECT, NS_OBJECT_KEY, derive, digest
+from farflung.core.crypto import NS_CHUNK, NS_MANIFEST, NS_OBJECT, NS_OBJECT_KEY, PieceDigest, derive, digest
 from farflung.core.errors import PolicyError, VerificationError
 from farflung.core.ids import ID_BYTES, Hash
 
@@ -101,8 +101,11 @@ def check_chunk(manifest: ObjectManifest, index: int, data: bytes | memoryview) 
         )
 
 
-def seal(job_key: bytes, plaintext: bytes | memoryview) -> tuple[ObjectManifest, list[bytes]]:
-    """Content → its manifest and ciphertext chunks. `job_key` has 32 bytes. Raises PolicyError FF-STOR-007."""
+def sealed(job_key: bytes, plaintext: bytes | memoryview) -> tuple[Hash, Iterator[bytes]]:
+    """Content → its hash, and its ciphertext chunks one by one. `job_key` has 32 bytes.
+
+    Raises PolicyError FF-STOR-007.
+    """
     view = memoryview(plaintext).cast("B")
     if len(view) > limits.OBJECT_BYTES:
         raise PolicyError(
@@ -112,29 +115,47 @@ def seal(job_key: bytes, plaintext: bytes | memoryview) -> tuple[ObjectManifest,
             hint="split it",
         )
     content = digest(NS_OBJECT, view)
-    cipher = _cipher(job_key, content)
-    count = chunk_count(len(view))
+    cipher, count = _cipher(job_key, content), chunk_count(len(view))
     parts = (view[i * limits.CHUNK_BYTES : (i + 1) * limits.CHUNK_BYTES] for i in range(count))
-    chunks = [cipher.encrypt(_nonce(i, count), part, None) for i, part in enumerate(parts)]
-    return ObjectManifest(content, len(view), tuple(digest(NS_CHUNK, chunk) for chunk in chunks)), chunks
+    return content, (cipher.encrypt(_nonce(i, count), part, None) for i, part in enumerate(parts))
+
+
+def seal(job_key: bytes, plaintext: bytes | memoryview) -> tuple[ObjectManifest, list[bytes]]:
+    """The manifest of content, and all its chunks. Raises PolicyError FF-STOR-007."""
+    content, made = sealed(job_key, plaintext)
+    chunks = list(made)
+    return ObjectManifest(content, len(plaintext), tuple(map(chunk_hash, chunks))), chunks
+
+
+def chunk_hash(chunk: bytes) -> Hash:
+    """What a manifest names a ciphertext chunk by."""
+    return digest(NS_CHUNK, chunk)
 
 
 def open_object(job_key: bytes, manifest: ObjectManifest, chunks: Iterable[bytes | memoryview]) -> bytes:
-    """The content, from all chunks in order (they may come one by one).
+    """The content, from all chunks in order (they may come one by one). Raises what `opened` raises."""
+    return b"".join(opened(job_key, manifest, chunks))
+
+
+def opened(job_key: bytes, manifest: ObjectManifest, chunks: Iterable[bytes | memoryview]) -> Iterator[bytes]:
+    """The content piece by piece; it is the one that the manifest names if no error comes until the end.
 
     Raises VerificationError: FF-STOR-001 to 004 (002 also for a chunk too few or too many), FF-STOR-005 for a wrong
     key or a forged chunk, FF-STOR-006 when the content is not what the manifest names.
     """
     check_manifest(manifest)
-    plain = b"".join(_opened(job_key, manifest, chunks))
-    if len(plain) != manifest.size or digest(NS_OBJECT, plain) != manifest.content:
+    size, found = 0, PieceDigest(NS_OBJECT, manifest.size)
+    for piece in _opened(job_key, manifest, chunks):
+        size += len(piece)
+        found.update(piece)
+        yield piece
+    if size != manifest.size or found.value() != manifest.content:
         raise VerificationError(
             "FF-STOR-006",
             "object is not the one that its manifest names",
             cause="the hash of the content differs",
             hint="ask its maker for a fresh copy",
         )
-    return plain
 
 
 def _opened(job_key: bytes, manifest: ObjectManifest, chunks: Iterable[bytes | memoryview]) -> Iterator[bytes]:

@@ -31,6 +31,7 @@ from farflung.train import (
     segments,
     worker_messages,
 )
+from farflung.train.blobs import Blob
 from farflung.train.inner_state import InnerState
 from farflung.train.prefetched_round import PrefetchedRound
 from farflung.train.public_state import PublicState
@@ -137,7 +138,7 @@ class WorkerEngine:
         job = self._setup_done()
         state = job.sync.initial(job.start)
         self._hold(state, InnerState())
-        return self._state(state, public_state.pack(state, job.model.layout))
+        return self._state(state, public_state.pieces(state, job.model.layout))
 
     def load(self, request: worker_messages.LoadCommand) -> worker_messages.StateResult:
         """Takes public and inner state. Inner state may be ahead by the rounds that are merged (replayed) next."""
@@ -159,7 +160,7 @@ class WorkerEngine:
         sent = self._round_worker.encode(state, self._inner, made)
         end = made.states[-1]
         after = InnerState(state.round + 1, end.step, end.vectors, sent.residual, sent.offset)
-        packed = inner_state.pack(after, job.spec.optimizer, job.model.layout)
+        packed = inner_state.pieces(after, job.spec.optimizer, job.model.layout)
         trace = round_work.trace(job, made, sent)
         self._pending, self._prefetched = (
             PendingRound(after, made.states),
@@ -212,9 +213,9 @@ class WorkerEngine:
         job.check_segment(request.segment)
         states, optimizer, layout = self._pending.states, job.spec.optimizer, job.model.layout
         return worker_messages.OpenSegmentResult(
-            start=segments.pack(segments.start(states, request.segment), optimizer, layout),
-            end=segments.pack(segments.end(states, request.segment), optimizer, layout),
-            last=segments.pack(segments.last(states), optimizer, layout),
+            start=segments.pieces(segments.start(states, request.segment), optimizer, layout),
+            end=segments.pieces(segments.end(states, request.segment), optimizer, layout),
+            last=segments.pieces(segments.last(states), optimizer, layout),
             public=b"" if request.segment else segments.weights(states[0]),
         )
 
@@ -226,7 +227,7 @@ class WorkerEngine:
         state = public_state.unpack(request.snapshot, layout)
         start = segments.unpack(request.start, optimizer, layout, state.round)
         again = round_work.rerun(job, state, request.member, request.segment, start, self._pulse, request.steps)
-        end = segments.pack(again.end, optimizer, layout)
+        end = segments.pieces(again.end, optimizer, layout)
         return worker_messages.RerunResult(again.border, end, again.losses, self._clock() - began)
 
     def reencode(self, request: worker_messages.ReencodeCommand) -> worker_messages.ReencodeResult:
@@ -268,7 +269,7 @@ class WorkerEngine:
         """
         job = self._setup_done()
         began = self._clock()
-        if request.snapshot:
+        if len(request.snapshot):
             start = public_state.unpack(request.snapshot, job.model.layout)
             self._single_machine = inner_steps.single_machine(job.model, job.spec, start.params)
         if self._single_machine is None:
@@ -305,14 +306,14 @@ class WorkerEngine:
             raise _out_of_order(f"round {round} was asked for; public state held: {held}")
         return job, self._public
 
-    def _state(self, state: PublicState, packed: bytes = b"") -> worker_messages.StateResult:
+    def _state(self, state: PublicState, packed: Blob = b"") -> worker_messages.StateResult:
         layout = self._setup_done().model.layout
         shapes = tuple((t.name, t.shape) for t in layout.tensors)
         return worker_messages.StateResult(state.round, state.root(layout), packed, shapes)
 
 
-def _inner_state(job: WorkerJob, packed: bytes) -> InnerState:
-    return inner_state.unpack(packed, job.spec.optimizer, job.model.layout) if packed else InnerState()
+def _inner_state(job: WorkerJob, packed: Blob) -> InnerState:
+    return inner_state.unpack(packed, job.spec.optimizer, job.model.layout) if len(packed) else InnerState()
 
 
 def _checked_threads(count: int) -> int:

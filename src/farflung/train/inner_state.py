@@ -13,6 +13,7 @@ from farflung.core.errors import RunError
 from farflung.core.tensor_layout import Float32, TensorLayout
 from farflung.job.spec import OptimizerSpec
 from farflung.train import tensor_file
+from farflung.train.blobs import Blob
 from farflung.train.tensor_file import TensorFileContent, TensorFileKind
 
 VECTORS: Final = {
@@ -25,7 +26,7 @@ RESIDUAL: Final = "residual"
 OFFSET: Final = "offset"
 
 KIND: Final = TensorFileKind(
-    b"FFINNER\x01", "checkpoint of inner state", "remove it: the peer goes on with a fresh optimizer"
+    b"FFINNER\x02", "checkpoint of inner state", "remove it: the peer goes on with a fresh optimizer"
 )
 
 
@@ -70,11 +71,16 @@ def in_order(kind: TensorFileKind, optimizer: OptimizerSpec, found: dict[str, Fl
 
 def pack(inner: InnerState, optimizer: OptimizerSpec, layout: TensorLayout) -> bytes:
     """The one byte form of inner state."""
+    return bytes(pieces(inner, optimizer, layout))
+
+
+def pieces(inner: InnerState, optimizer: OptimizerSpec, layout: TensorLayout) -> Blob:
+    """The same, with the vectors where they are."""
     held = named(optimizer, inner.vectors) | unsent(inner.residual, inner.offset)
-    return tensor_file.pack(KIND, layout, TensorFileContent(inner.round, inner.step, held))
+    return tensor_file.pieces(KIND, layout, TensorFileContent(inner.round, inner.step, held))
 
 
-def unpack(data: bytes | memoryview, optimizer: OptimizerSpec, layout: TensorLayout) -> InnerState:
+def unpack(data: Blob, optimizer: OptimizerSpec, layout: TensorLayout) -> InnerState:
     """Reads `pack`'s form; raises RunError FF-TRAIN-070 (damaged) or FF-TRAIN-071 (another model or optimizer)."""
     found = tensor_file.unpack(KIND, data, layout)
     residual, offset = found.vectors.pop(RESIDUAL, None), found.vectors.pop(OFFSET, None)

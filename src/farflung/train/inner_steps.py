@@ -7,6 +7,7 @@ state goes on from the peer's last round, the parameters start anew from P_r eac
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable
 from typing import Literal, NamedTuple
 
@@ -53,6 +54,13 @@ def tensors(batch: tuple[Int64, Int64]) -> tuple[Tensor, Tensor]:
     return torch.from_numpy(batch[0]), torch.from_numpy(batch[1])
 
 
+def only_read(vector: Float32) -> Tensor:
+    """A vector that nobody writes to as a tensor (no copy): it may lie in a file that is mapped read-only."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that torch knows of no such tensors
+        return torch.from_numpy(vector)
+
+
 def batches(tokens: Tokens, spec: JobSpec, round: int, member: int) -> Batches:
     """The batches that the spec gives a member in a round, by step."""
     return lambda step: data_order.batch(tokens, spec, round, member, step)
@@ -70,7 +78,7 @@ def run_steps(
     model.put(at.params)
     optimizer = _resumed(spec, model, at)
     if at.residual is not None:
-        optimizer = optim.begun(spec, optimizer, torch.from_numpy(at.residual))
+        optimizer = optim.begun(spec, optimizer, only_read(at.residual))
     losses: list[float] = []
     largest = 0.0
     for step in steps:
@@ -165,7 +173,7 @@ def clip_limit(spec: JobSpec) -> float:
 def _resumed(spec: JobSpec, model: FlatModel, at: BorderState) -> OptimState:
     if not at.vectors:
         return optim.fresh(spec.optimizer, model.params)
-    return OptimState(at.step, tuple(torch.from_numpy(v) for v in at.vectors))  # optim never writes into them
+    return OptimState(at.step, tuple(map(only_read, at.vectors)))  # optim never writes into them
 
 
 def _diverged(spec: JobSpec, round: int, cause: str) -> RunError:

@@ -16,9 +16,10 @@ from farflung.core.ids import Hash, short
 from farflung.core.tensor_layout import Float32, TensorLayout, state_root
 from farflung.job.methods.registry import shared_names
 from farflung.train import tensor_file
+from farflung.train.blobs import Blob
 from farflung.train.tensor_file import TensorFileContent, TensorFileKind
 
-KIND: Final = TensorFileKind(b"FFSTATE\x01", "snapshot", "fetch the snapshot again, from another peer")
+KIND: Final = TensorFileKind(b"FFSTATE\x02", "snapshot", "fetch the snapshot again, from another peer")
 PARAMS: Final = "params"
 PENDING: Final = "pending"  # a merged change that is applied a round later
 
@@ -53,10 +54,15 @@ class PublicState:
 
 def pack(state: PublicState, layout: TensorLayout) -> bytes:
     """The one byte form of public state."""
-    return tensor_file.pack(KIND, layout, TensorFileContent(state.round, 0, state.sections))
+    return bytes(pieces(state, layout))
 
 
-def unpack(data: bytes | memoryview, layout: TensorLayout) -> PublicState:
+def pieces(state: PublicState, layout: TensorLayout) -> Blob:
+    """The same, with the vectors where they are."""
+    return tensor_file.pieces(KIND, layout, TensorFileContent(state.round, 0, state.sections))
+
+
+def unpack(data: Blob, layout: TensorLayout) -> PublicState:
     """Reads `pack`'s form; raises RunError FF-TRAIN-070 (damaged) or FF-TRAIN-071 (another model)."""
     found = tensor_file.unpack(KIND, data, layout)
     if found.step or set(found.vectors) - {PENDING, *shared_names()} != {PARAMS}:

@@ -25,15 +25,22 @@ ROW: Final = 8  # values of a border or a score, and of all that names one list 
 
 
 class ReplyBound(NamedTuple):
-    """What one reply may be, beside a WorkerFailure: its kind, its bytes, and the values that it is made of."""
+    """What one reply may be, beside a WorkerFailure: its kind, its bytes, the values that it is made of, and the bytes
+    of all blobs beside it.
+    """
 
     kind: Any
     size: int = limits.REPLY_BYTES
     values: int = limits.REPLY_VALUES
+    blobs: int = 0
 
     def with_more(self, size: int, values: int = 0) -> ReplyBound:
         """The same with so much more."""
         return self._replace(size=self.size + size, values=self.values + values)
+
+    def with_blobs(self, size: int) -> ReplyBound:
+        """The same with so many bytes beside it."""
+        return self._replace(blobs=size)
 
 
 class WorkerReplies:
@@ -45,26 +52,22 @@ class WorkerReplies:
         self._spec = JobSpec()
 
     def to(self, request: worker_messages.Request) -> ReplyBound:
-        """The bound of the reply to one request; a worker never sends more than limits.PIPE_BYTES."""
-        bound = self._to(request)
-        return bound._replace(size=min(bound.size, limits.PIPE_BYTES))
-
-    def _to(self, request: worker_messages.Request) -> ReplyBound:
+        """The bound of the reply to one request."""
         match request:
             case worker_messages.SetupCommand():
                 self._spec = request.spec
                 return ReplyBound(worker_messages.SetupResult)
             case worker_messages.InitializeCommand():
-                return self._shapes().with_more(self._state)
+                return self._shapes().with_blobs(self._state)
             case worker_messages.LoadCommand() | worker_messages.RewindCommand() | worker_messages.MergeCommand():
                 return self._shapes()
             case worker_messages.TrainCommand():
                 return self._trained()
             case worker_messages.OpenSegmentCommand():
-                return ReplyBound(worker_messages.OpenSegmentResult).with_more(4 * self._state)
+                return ReplyBound(worker_messages.OpenSegmentResult).with_blobs(4 * self._state)
             case worker_messages.RerunCommand():
                 steps = self._spec.sync.steps
-                return ReplyBound(worker_messages.RerunResult).with_more(self._state + FIGURE * steps, steps)
+                return ReplyBound(worker_messages.RerunResult).with_more(FIGURE * steps, steps).with_blobs(self._state)
             case worker_messages.ReencodeCommand():
                 return ReplyBound(worker_messages.ReencodeResult)
             case worker_messages.ProfileCommand():
@@ -78,7 +81,7 @@ class WorkerReplies:
     @property
     def _state(self) -> int:
         """Bytes of a state; of a model that nobody has built yet, of any that a worker may be given."""
-        return limits.PIPE_BYTES if self.layout is None else tensor_file.largest(self.layout)
+        return limits.STATE_BYTES if self.layout is None else tensor_file.largest(self.layout)
 
     def _shapes(self) -> ReplyBound:
         bound = ReplyBound(worker_messages.StateResult)
@@ -89,9 +92,9 @@ class WorkerReplies:
 
     def _trained(self) -> ReplyBound:
         steps, borders = self._spec.sync.steps, self._spec.segments + 1
-        payload = limits.PIPE_BYTES if self.layout is None else Sync.of(self._spec).bound(self.layout)
-        size = payload + self._state + FIGURE * steps + BORDER * borders
-        return ReplyBound(worker_messages.TrainResult).with_more(size, steps + ROW * borders)
+        payload = limits.PAYLOAD_BYTES if self.layout is None else Sync.of(self._spec).bound(self.layout)
+        size, values = FIGURE * steps + BORDER * borders, steps + ROW * borders
+        return ReplyBound(worker_messages.TrainResult).with_more(size, values).with_blobs(payload + self._state)
 
     def _profile(self) -> ReplyBound:
         tensors = limits.TENSORS if self.layout is None else len(self.layout.tensors)

@@ -165,7 +165,7 @@ class RunLogEntry(Wire, frozen=True):
     signature: Signature
 
 
-def payload_hash(payload: bytes) -> Hash:
+def payload_hash(payload: bytes | memoryview) -> Hash:
     """The content hash under which a payload is committed, logged and paid."""
     return digest(NS_PAYLOAD, payload)
 

@@ -21,13 +21,14 @@ from farflung.core.ids import ZERO_HASH, Hash
 from farflung.core.tensor_layout import Float32, TensorLayout, state_root
 from farflung.job.spec import OptimizerSpec
 from farflung.train import inner_state, tensor_file
+from farflung.train.blobs import Blob
 from farflung.train.contribution_trace import PARAMS
 from farflung.train.inner_state import OFFSET, RESIDUAL
 from farflung.train.tensor_file import TensorFileContent, TensorFileKind
 
 Float64 = NDArray[np.float64]
 
-KIND: Final = TensorFileKind(b"FFSEGMT\x01", "opened state", "the peer that opened it owes another, or loses the audit")
+KIND: Final = TensorFileKind(b"FFSEGMT\x02", "opened state", "the peer that opened it owes another, or loses the audit")
 UNBOUNDED: Final = 1e9  # the largest distance that is told apart; stands for a division by zero as well
 
 
@@ -56,16 +57,22 @@ class BorderState:
 
 def pack(state: BorderState, optimizer: OptimizerSpec, layout: TensorLayout) -> bytes:
     """The one byte form of a state at a border; empty when it has no vector (fresh)."""
+    return bytes(pieces(state, optimizer, layout))
+
+
+def pieces(state: BorderState, optimizer: OptimizerSpec, layout: TensorLayout) -> Blob:
+    """The same, with the vectors where they are."""
     found = state.named(optimizer)
-    return tensor_file.pack(KIND, layout, TensorFileContent(state.round, state.step, found)) if found else b""
+    content = TensorFileContent(state.round, state.step, found)
+    return tensor_file.pieces(KIND, layout, content) if found else b""
 
 
-def unpack(data: bytes | memoryview, optimizer: OptimizerSpec, layout: TensorLayout, round: int) -> BorderState:
+def unpack(data: Blob, optimizer: OptimizerSpec, layout: TensorLayout, round: int) -> BorderState:
     """Reads `pack`'s form of a state in `round`. Total.
 
     Raises RunError FF-TRAIN-070 (damaged), FF-TRAIN-071 (another model or optimizer), FF-TRAIN-082 (another round).
     """
-    if not data:
+    if not len(data):
         return BorderState(round, 0)
     found = tensor_file.unpack(KIND, data, layout)
     if found.round != round:
@@ -98,11 +105,11 @@ def last(states: Sequence[BorderState]) -> BorderState:
     return replace(states[-1], vectors=(), residual=states[0].residual, offset=states[0].offset)
 
 
-def weights(state: BorderState) -> bytes:
+def weights(state: BorderState) -> memoryview:
     """The weights of a state alone, float32, little-endian."""
     if state.params is None:
         raise unfit("it holds no weights")
-    return np.ascontiguousarray(state.params, "<f4").tobytes()
+    return np.ascontiguousarray(state.params, "<f4").data.cast("B")
 
 
 def params_root(layout: TensorLayout, params: Float32) -> Hash:

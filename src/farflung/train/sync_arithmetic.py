@@ -194,7 +194,7 @@ class Sync:
         trained = trained_tensors(layout, change)
         return trained if any(trained) or self.phases == 1 else (True,) * len(trained)
 
-    def decode(self, about: ContributionKey, layout: TensorLayout, payload: bytes) -> Float32:
+    def decode(self, about: ContributionKey, layout: TensorLayout, payload: bytes | memoryview) -> Float32:
         """What a payload says, shape (fragment's size,). Raises ProtocolError."""
         part = self.fragment(about.round, layout)
         return self.codec(about.round).decode(payload, part.layout, about)

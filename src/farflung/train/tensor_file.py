@@ -2,8 +2,9 @@
 train.inner_state.
 
     magic (7) | version (1) | layout id (32) | round (8) | step (8) | count (1) | count x { length (1), name } |
-    count x { vector of layout.size float32 } | checksum (32)
+    padding to a multiple of 64 bytes | count x { vector of layout.size float32 } | checksum (32)
 
+A file in a mapping is read where it lies: its vectors are views of it. Version 1, which is read too, has no padding.
 Integers and floats are little-endian; names are sorted ASCII; every vector has exactly `layout.size` elements, so
 the length of the whole is known from its head before anything is allocated. One value has one form.
 """
@@ -15,10 +16,11 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from farflung.core import limits
-from farflung.core.crypto import NS_SECTIONS, digest
+from farflung.core.crypto import NS_SECTIONS, PieceDigest, digest
 from farflung.core.errors import RunError
 from farflung.core.file_header import FileFormat, other_version
 from farflung.core.tensor_layout import Float32, TensorLayout
+from farflung.train.blobs import Blob, bytes_of, joined_later
 
 MAGIC_BYTES: Final = 8
 HEAD_BYTES: Final = MAGIC_BYTES + 32 + 8 + 8 + 1
@@ -26,6 +28,9 @@ CHECKSUM_BYTES: Final = 32
 SECTIONS: Final = 8  # vectors in one file
 NAME_BYTES: Final = 256  # of a section, with its length
 COUNTER: Final = 1 << 63
+ALIGNMENT: Final = 64
+UNPADDED: Final = 1  # the version of files whose vectors follow the names at once
+PIECE: Final = 1 << 20  # elements that are looked at together
 
 
 class TensorFileKind(NamedTuple):
@@ -46,37 +51,52 @@ class TensorFileContent(NamedTuple):
 
 def largest(layout: TensorLayout) -> int:
     """The most bytes that a file of this layout may have."""
-    return HEAD_BYTES + SECTIONS * (NAME_BYTES + 4 * layout.size) + CHECKSUM_BYTES
+    return HEAD_BYTES + SECTIONS * (NAME_BYTES + 4 * layout.size) + ALIGNMENT + CHECKSUM_BYTES
 
 
 def pack(kind: TensorFileKind, layout: TensorLayout, sections: TensorFileContent) -> bytes:
     """The one byte form of `sections`; every vector has shape (layout.size,)."""
+    return bytes(pieces(kind, layout, sections))
+
+
+def pieces(kind: TensorFileKind, layout: TensorLayout, sections: TensorFileContent) -> Blob:
+    """The same, with the vectors where they are."""
     names = sorted(sections.vectors)
-    head = [
-        kind.magic,
-        layout.id,
-        sections.round.to_bytes(8, "little"),
-        sections.step.to_bytes(8, "little"),
-        bytes([len(names)]),
-        *(bytes([len(name)]) + name.encode("ascii") for name in names),
-    ]
+    head = b"".join(
+        [
+            kind.magic,
+            layout.id,
+            sections.round.to_bytes(8, "little"),
+            sections.step.to_bytes(8, "little"),
+            bytes([len(names)]),
+            *(bytes([len(name)]) + name.encode("ascii") for name in names),
+        ]
+    )
     bodies = [np.ascontiguousarray(sections.vectors[name], "<f4").data.cast("B") for name in names]
-    content = b"".join([*head, *bodies])
-    return content + digest(NS_SECTIONS, content)
+    parts: list[bytes | memoryview] = [head + bytes(-len(head) % ALIGNMENT), *bodies]
+    checksum = PieceDigest(NS_SECTIONS, sum(map(len, parts)))
+    for part in parts:
+        checksum.update(part)
+    return joined_later([*parts, checksum.value()])
 
 
-def unpack(kind: TensorFileKind, data: bytes | memoryview, layout: TensorLayout) -> TensorFileContent:
-    """Reads `pack`'s form. Total: raises RunError FF-TRAIN-070 when damaged, FF-TRAIN-071 of another model,
-    VersionError FF-CORE-095.
+def unpack(kind: TensorFileKind, data: Blob, layout: TensorLayout) -> TensorFileContent:
+    """Reads `pack`'s form; vectors are read-only views of `data`.
+
+    Total: raises RunError FF-TRAIN-070 when damaged, FF-TRAIN-071 of another model, VersionError FF-CORE-095.
     """
-    view = memoryview(data)
+    view = memoryview(bytes_of(data)).toreadonly()
     if len(view) < HEAD_BYTES + CHECKSUM_BYTES or bytes(view[: MAGIC_BYTES - 1]) != kind.magic[:-1]:
         raise _damaged(kind, "it does not begin as one")
-    if view[MAGIC_BYTES - 1] != kind.magic[-1]:
-        raise other_version(FileFormat(kind.word, kind.magic[-1], kind.hint), view[MAGIC_BYTES - 1])
+    version = view[MAGIC_BYTES - 1]
+    if version not in (UNPADDED, kind.magic[-1]):
+        raise other_version(FileFormat(kind.word, kind.magic[-1], kind.hint), version)
     if bytes(view[MAGIC_BYTES : MAGIC_BYTES + 32]) != layout.id:
         raise _foreign(kind)
-    names, start = _names(kind, view)
+    names, end = _names(kind, view)
+    start = end if version == UNPADDED else end + -end % ALIGNMENT
+    if any(view[end:start]):
+        raise _damaged(kind, "its padding is not empty")
     if len(view) != start + 4 * layout.size * len(names) + CHECKSUM_BYTES:
         raise _damaged(kind, f"{len(view)} bytes is not its length")
     if digest(NS_SECTIONS, view[:-CHECKSUM_BYTES]) != bytes(view[-CHECKSUM_BYTES:]):
@@ -104,10 +124,13 @@ def _names(kind: TensorFileKind, view: memoryview) -> tuple[list[str], int]:
 
 
 def _vector(kind: TensorFileKind, raw: memoryview) -> Float32:
-    values = np.frombuffer(raw, "<f4").astype(np.float32)
-    if not np.isfinite(values).all():
+    values = np.frombuffer(raw, "<f4")
+    if not values.flags.aligned:
+        values = values.copy()
+        values.flags.writeable = False
+    if not all(np.isfinite(values[at : at + PIECE]).all() for at in range(0, len(values), PIECE)):
         raise _damaged(kind, "it holds NaN or an infinity")
-    return values
+    return values.astype(np.float32, copy=False)
 
 
 def _counter(kind: TensorFileKind, view: memoryview, place: int, limit: int) -> int:

@@ -2,6 +2,8 @@
 
 The worker is the only process that runs torch. It holds public state and its private inner state in memory;
 the agent keeps both on disk, encrypted. One request is answered by one reply, in order.
+
+What grows with model or data is a `Blob`: it travels beside its message, in a file (train.blobs).
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ from farflung.core.codec import Wire
 from farflung.core.commitments import BorderRoots
 from farflung.core.ids import Hash, PeerId
 from farflung.job.spec import JobSpec
+from farflung.train.blobs import Blob
 from farflung.train.contribution_trace import ContributionTrace
 from farflung.train.scores import ContributionScore as ScoreOf
 
@@ -22,7 +25,7 @@ class SetupCommand(Wire, frozen=True, tag="setup"):
     """
 
     spec: JobSpec
-    dataset: bytes
+    dataset: Blob
     module: bytes
     member: int
     peer: PeerId
@@ -38,8 +41,8 @@ class LoadCommand(Wire, frozen=True, tag="load"):
     """Take public state (train.public_state form) of `round` and inner state (train.inner_state form; empty: fresh)."""
 
     round: int
-    snapshot: bytes
-    inner: bytes
+    snapshot: Blob
+    inner: Blob
 
 
 class TrainCommand(Wire, frozen=True, tag="train"):
@@ -61,7 +64,7 @@ class RewindCommand(Wire, frozen=True, tag="rewind"):
     """
 
     round: int
-    inner: bytes
+    inner: Blob
 
 
 class OpenSegmentCommand(Wire, frozen=True, tag="open"):
@@ -79,10 +82,10 @@ class RerunCommand(Wire, frozen=True, tag="rerun"):
     the worker holds.
     """
 
-    snapshot: bytes
+    snapshot: Blob
     member: int
     segment: int
-    start: bytes
+    start: Blob
     steps: int = 0
 
 
@@ -92,15 +95,15 @@ class ReencodeCommand(Wire, frozen=True, tag="reencode"):
     `last` is the opened state at border K: weights and, as `residual`, what was left unsent before the round.
     """
 
-    snapshot: bytes
+    snapshot: Blob
     peer: PeerId
-    last: bytes
+    last: Blob
 
 
 class ProfileCommand(Wire, frozen=True, tag="profile"):
     """Measure how far honest work lies apart between environment classes (train.noise_profile), from `snapshot`."""
 
-    snapshot: bytes
+    snapshot: Blob
 
 
 class AcceptedPayload(Wire, frozen=True):
@@ -108,7 +111,7 @@ class AcceptedPayload(Wire, frozen=True):
 
     peer: PeerId
     weight: int
-    payload: bytes
+    payload: Blob
 
 
 class MergeCommand(Wire, frozen=True, tag="merge"):
@@ -121,7 +124,7 @@ class MergeCommand(Wire, frozen=True, tag="merge"):
 class EvaluateCommand(Wire, frozen=True, tag="evaluate"):
     """Validation loss of a public state given as snapshot, on the first `tokens` validation tokens."""
 
-    snapshot: bytes
+    snapshot: Blob
     tokens: int
 
 
@@ -130,7 +133,7 @@ class LossProbeCommand(Wire, frozen=True, tag="probe"):
     (train.scores). `members`: whose data each part was to be made from. Changes nothing that the worker holds.
     """
 
-    snapshot: bytes
+    snapshot: Blob
     members: tuple[int, ...]
     parts: tuple[AcceptedPayload, ...]
     windows: int
@@ -144,7 +147,7 @@ class BaselineCommand(Wire, frozen=True, tag="baseline"):
     It may use `threads`: nobody repeats it elsewhere, so its last bits are nobody's business.
     """
 
-    snapshot: bytes
+    snapshot: Blob
     members: int
     until: int
     tokens: int
@@ -184,7 +187,7 @@ class StateResult(Wire, frozen=True, tag="state"):
 
     round: int
     root: Hash
-    snapshot: bytes
+    snapshot: Blob
     shapes: tuple[tuple[str, tuple[int, ...]], ...]
 
 
@@ -192,8 +195,8 @@ class TrainResult(Wire, frozen=True, tag="trained"):
     """A contribution: the payload that will be sent, and the private state to make durable first."""
 
     round: int
-    payload: bytes
-    inner: bytes
+    payload: Blob
+    inner: Blob
     trace: ContributionTrace
     seconds: float
 
@@ -204,17 +207,17 @@ class OpenSegmentResult(Wire, frozen=True, tag="opened"):
     `public`: the weights, float32, that `start` leaves out at border 0, for who has to play for its work.
     """
 
-    start: bytes
-    end: bytes
-    last: bytes
-    public: bytes = b""
+    start: Blob
+    end: Blob
+    last: Blob
+    public: Blob = b""
 
 
 class RerunResult(Wire, frozen=True, tag="reran"):
     """What the segment gives here: the border after it, the state there (train.segment form), and its losses."""
 
     border: BorderRoots
-    end: bytes
+    end: Blob
     losses: tuple[float, ...]
     seconds: float
 

@@ -17,6 +17,7 @@ from farflung.core.tensor_layout import Float32, TensorLayout
 from farflung.job.spec import Tolerance
 from farflung.ledger.transactions import VerdictFinding
 from farflung.train import segments
+from farflung.train.blobs import Blob
 from farflung.train.contribution_trace import TraceLeaf
 from farflung.train.segments import BorderState
 from farflung.train.worker_messages import ReencodeResult, RerunResult
@@ -40,7 +41,7 @@ def begin(
     layout: TensorLayout,
     tolerance: Tolerance,
     start: BorderRoots,
-    state: bytes,
+    state: Blob,
     params: Float32,
     mine: RerunResult,
 ) -> SegmentAudit:
@@ -54,11 +55,11 @@ class SegmentClaim(NamedTuple):
     """What the peer claims, as bytes that nobody has checked: states in train.segments form, leaves with paths."""
 
     leaves: Sequence[TraceLeaf]
-    end: bytes
-    last: bytes
+    end: Blob
+    last: Blob
 
 
-def is_start(place: OpenedSegment, layout: TensorLayout, border: BorderRoots, data: bytes) -> bool:
+def is_start(place: OpenedSegment, layout: TensorLayout, border: BorderRoots, data: Blob) -> bool:
     """Whether an opened state is the whole state at `border`, residual included: what a segment is trained from."""
     if not is_opened_as(place, layout, border, data):
         return False
@@ -66,7 +67,7 @@ def is_start(place: OpenedSegment, layout: TensorLayout, border: BorderRoots, da
     return _residual(layout, state) == border.residual
 
 
-def is_opened_as(place: OpenedSegment, layout: TensorLayout, border: BorderRoots, data: bytes) -> bool:
+def is_opened_as(place: OpenedSegment, layout: TensorLayout, border: BorderRoots, data: Blob) -> bool:
     """Whether a state in train.segments form is the one that is at `border`; at border 0 the weights are P_r's."""
     spec = place.spec
     try:
@@ -100,7 +101,7 @@ def is_same(mine: BorderRoots, claimed: BorderRoots) -> bool:
     return (mine.params, mine.optimizer) == (claimed.params, claimed.optimizer)
 
 
-def excess(audit: SegmentAudit, ends: ClaimedEnds, end: bytes) -> int:
+def excess(audit: SegmentAudit, ends: ClaimedEnds, end: Blob) -> int:
     """How far the claimed end lies from the verifier's own, in thousandths of the tolerance."""
     if is_same(audit.mine.border, ends.end):
         return 0
@@ -113,12 +114,12 @@ def excess(audit: SegmentAudit, ends: ClaimedEnds, end: bytes) -> int:
     return compare(audit.tolerance, layout, segments.distances(layout, audit.base, mine, claimed))
 
 
-def _compared(audit: SegmentAudit, data: bytes) -> dict[str, Float32]:
+def _compared(audit: SegmentAudit, data: Blob) -> dict[str, Float32]:
     optimizer = audit.place.spec.optimizer
     return segments.compared(segments.unpack(data, optimizer, audit.layout, audit.place.round), optimizer)
 
 
-def is_encoded(audit: SegmentAudit, ends: ClaimedEnds, last: bytes, reencoded: ReencodeResult) -> bool:
+def is_encoded(audit: SegmentAudit, ends: ClaimedEnds, last: Blob, reencoded: ReencodeResult) -> bool:
     """Whether the claimed last weights, and the residual from before, encode to exactly what was committed."""
     try:
         state = segments.unpack(last, audit.place.spec.optimizer, audit.layout, audit.place.round)

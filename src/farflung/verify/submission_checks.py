@@ -33,6 +33,7 @@ from farflung.core.errors import ProtocolError
 from farflung.core.ids import Hash, PeerId
 from farflung.core.tensor_layout import Float32, TensorLayout
 from farflung.job.spec import JobSpec
+from farflung.train.blobs import Blob
 from farflung.train.contribution_trace import LoggedStatistics
 from farflung.train.run_log import Contribution, payload_hash
 from farflung.train.sync_arithmetic import Sync
@@ -76,7 +77,7 @@ class PayloadCheckRequest(Wire, frozen=True, tag="check"):
     root: Hash
     contribution: Contribution
     statement: TrainingStatement | None
-    payload: bytes
+    payload: Blob
 
 
 class RoundFlagsRequest(Wire, frozen=True, tag="conclude"):

@@ -67,7 +67,8 @@ def foreign_file(path: Path, cause: str) -> RunError:
     )
 
 
-def _full_disk(path: Path, error: OSError) -> RunError:
+def full_disk(path: Path, error: OSError) -> RunError:
+    """The error FF-CORE-050 of a file that cannot be written, or FF-CORE-085."""
     if isinstance(error, ForeignFileError):
         return foreign_file(path, error.cause)
     return RunError(
@@ -121,7 +122,7 @@ def write_atomic(path: Path, data: bytes | memoryview, label: str, *, private: b
         sync_folder(path.parent, label)
     except OSError as error:
         temporary.unlink(missing_ok=True)
-        raise _full_disk(path, error) from error
+        raise full_disk(path, error) from error
 
 
 def write_at(path: Path, offset: int, data: bytes | memoryview, label: str, *, private: bool = False) -> None:
@@ -137,7 +138,7 @@ def write_at(path: Path, offset: int, data: bytes | memoryview, label: str, *, p
         finally:
             os.close(handle)
     except OSError as error:
-        raise _full_disk(path, error) from error
+        raise full_disk(path, error) from error
 
 
 def sync_file(path: Path, label: str) -> None:
@@ -151,7 +152,7 @@ def sync_file(path: Path, label: str) -> None:
             os.close(handle)
         sync_folder(path.parent, label)
     except OSError as error:
-        raise _full_disk(path, error) from error
+        raise full_disk(path, error) from error
 
 
 def remove(path: Path, label: str) -> None:
@@ -161,7 +162,7 @@ def remove(path: Path, label: str) -> None:
         path.unlink(missing_ok=True)
         sync_folder(path.parent, label)
     except OSError as error:
-        raise _full_disk(path, error) from error
+        raise full_disk(path, error) from error
 
 
 def append_whole(handle: int, path: Path, data: bytes, label: str, *, sync: bool = True) -> None:
@@ -178,7 +179,7 @@ def append_whole(handle: int, path: Path, data: bytes, label: str, *, sync: bool
     except OSError as error:
         with contextlib.suppress(OSError):
             os.ftruncate(handle, end)
-        raise _full_disk(path, error) from error
+        raise full_disk(path, error) from error
 
 
 class AppendLog:
@@ -196,7 +197,7 @@ class AppendLog:
         try:
             self._handle = open_own(path, os.O_RDWR | os.O_CREAT, 0o644)
         except OSError as error:
-            raise _full_disk(path, error) from error
+            raise full_disk(path, error) from error
         try:
             if is_new:
                 sync_folder(path.parent, label)
@@ -207,7 +208,7 @@ class AppendLog:
                 self.records.append(head)
         except OSError as error:
             os.close(self._handle)
-            raise _full_disk(path, error) from error
+            raise full_disk(path, error) from error
         except (RunError, VerificationError):
             os.close(self._handle)
             raise

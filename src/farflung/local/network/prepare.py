@@ -31,6 +31,7 @@ from farflung.peers.rundir.folder import RunFolder
 from farflung.peers.rundir.inputs import damaged, module_source, read_terms, write_account
 from farflung.peers.rundir.journal import EventEmitter, Journal
 from farflung.train import public_state, worker_messages
+from farflung.train.blobs import Blob
 from farflung.verify.tolerance import tolerance_of
 from farflung.verify.tolerance_margin import check_margins
 
@@ -120,7 +121,7 @@ def _tell_speed(journal: Journal, spec: JobSpec) -> None:
 
 def _first(
     folder: RunFolder, spec: JobSpec, made: worker_messages.StateResult, layout: TensorLayout
-) -> tuple[bytes, Hash, tuple[AncestorRun, ...]]:
+) -> tuple[Blob, Hash, tuple[AncestorRun, ...]]:
     """Round 0's public state, its root, and what it stands on: weights of a proven run, or those that were made."""
     base = base_run.kept_base(folder)
     if base is None:
@@ -129,7 +130,7 @@ def _first(
     return public_state.pack(state, layout), state.root(layout), base.lineage
 
 
-async def _profile(worker: WorkerHandle, initial: bytes, layout: TensorLayout, asked: ProfileRequest) -> Tolerance:
+async def _profile(worker: WorkerHandle, initial: Blob, layout: TensorLayout, asked: ProfileRequest) -> Tolerance:
     """The profile run: how far honest work on this very job may lie apart. Fixed before anybody works; that of a job
     which was profiled on this machine before is the same, and kept.
 

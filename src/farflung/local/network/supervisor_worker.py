@@ -23,6 +23,7 @@ from farflung.local.network.restarts import RESTARTS
 from farflung.peers.program.stall_watch import watched
 from farflung.peers.rundir.journal import EventEmitter
 from farflung.train import worker_messages
+from farflung.train.blobs import Blob
 from farflung.train.io.worker_pipe import GONE, WorkerPipe, gone
 from farflung.train.reply_bounds import WorkerReplies
 
@@ -46,7 +47,7 @@ class SupervisorWorker:
         self._start, self._emitter, self._replies = start, emitter, WorkerReplies(layout)
         self._turn = asyncio.Lock()
         self._setup: worker_messages.SetupCommand | None = None
-        self._began = b""  # public state from which one machine alone began
+        self._began: Blob = b""  # public state from which one machine alone began
         self._peak, self._cpu_seconds = 0, 0.0  # of those that died
         self._is_stopped = False
         self._live()

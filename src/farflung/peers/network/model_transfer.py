@@ -46,7 +46,6 @@ from farflung.peers.network.published_model import (
 from farflung.peers.process.config import LedgerConfig
 from farflung.peers.transfer import objects
 from farflung.store.io.disk_store import DiskObjectStore
-from farflung.store.sealed_objects import open_object, seal
 from farflung.train import public_state
 from farflung.train.public_state import PublicState
 
@@ -108,16 +107,15 @@ async def publish(
     """
     check_licence(licence)
     chain, own, root = source.genesis.chain, source.account.public, state.root(terms.layout)
-    manifest, chunks = seal(OPEN_KEY, public_state.pack(state, terms.layout))
-    record = PublishedModelRecord(FORMAT, chain, own, name, licence, root, encode(terms), manifest)
-    signed = SignedModelRecord(record, source.account.sign(NS_MODEL_RECORD, encode(record)))
-    check_record(signed, chain)
-    async with _seats(source) as seats:
-        if fault := job_fault(await seats.ledger.job(terms.id), terms, own, root):
-            raise unproven(fault)
-        with tempfile.TemporaryDirectory(dir=scratch) as folder:
-            disk = DiskObjectStore(Path(folder), "publish")
-            disk.put(manifest, chunks)
+    with tempfile.TemporaryDirectory(dir=scratch) as folder:
+        disk = DiskObjectStore(Path(folder), "publish")
+        manifest = disk.seal(OPEN_KEY, public_state.pack(state, terms.layout))
+        record = PublishedModelRecord(FORMAT, chain, own, name, licence, root, encode(terms), manifest)
+        signed = SignedModelRecord(record, source.account.sign(NS_MODEL_RECORD, encode(record)))
+        check_record(signed, chain)
+        async with _seats(source) as seats:
+            if fault := job_fault(await seats.ledger.job(terms.id), terms, own, root):
+                raise unproven(fault)
             peer = await _admitted(seats, signed)
             await objects.push(disk, manifest, peer, seats.dial, MessageKind.JOIN)
     return record
@@ -240,8 +238,7 @@ async def fetch(source: ModelSource, found: FoundModel, scratch: Path) -> Public
         with tempfile.TemporaryDirectory(dir=scratch) as folder:
             disk = DiskObjectStore(Path(folder), "start")
             await objects.fetch(disk, manifest, found.seats, seats.dial, MessageKind.JOIN)
-            chunks = (disk.chunk(manifest.id, index) for index in range(len(manifest.chunks)))
-            data = open_object(OPEN_KEY, manifest, chunks)
+            data = disk.content(OPEN_KEY, manifest)
     try:
         state = public_state.unpack(data, layout)
     except FarflungError as error:

@@ -33,6 +33,7 @@ from farflung.peers.protocol import messages as protocol_messages
 from farflung.peers.transfer import objects
 from farflung.store.sealed_objects import ObjectManifest
 from farflung.train import public_state, segments, worker_messages
+from farflung.train.blobs import Blob
 from farflung.train.contribution_trace import are_opened
 from farflung.train.inner_state import VECTORS
 from farflung.train.run_log import contributions_root, payload_hash
@@ -58,7 +59,7 @@ BLAMED: Final = (  # what the worker says of a state that no honest peer can hav
 )
 
 Place = tuple[int, PeerId, int]  # round, node, segment
-Retain = Callable[[int, chair.SegmentAudit, bytes, bytes], None]  # a seat, its audit, its start and claimed end
+Retain = Callable[[int, chair.SegmentAudit, Blob, Blob], None]  # a seat, its audit, its start and claimed end
 
 
 class PendingAudit(NamedTuple):
@@ -67,8 +68,8 @@ class PendingAudit(NamedTuple):
     order: protocol_messages.AuditRequest
     opened: protocol_messages.SegmentOpenReply
     audit: chair.SegmentAudit
-    start: bytes
-    snapshot: bytes
+    start: Blob
+    snapshot: Blob
     blind: BlindCommitment
 
 
@@ -172,9 +173,9 @@ class AuditLease:
         asked: protocol_messages.AuditRequest,
         opened: protocol_messages.SegmentOpenReply,
         place: segment_opening.OpenedSegment,
-        packed: bytes,
+        packed: Blob,
         public: public_state.PublicState,
-    ) -> tuple[protocol_messages.SegmentOpenReply, bytes, chair.SegmentAudit] | None:
+    ) -> tuple[protocol_messages.SegmentOpenReply, Blob, chair.SegmentAudit] | None:
         """What the segment gives here; None when what was opened cannot be what an honest peer committed to."""
         layout = self._terms.layout
         if segment_opening.start_fault(place, opened.start) or self._chain_fault(asked, opened):
@@ -233,7 +234,7 @@ class AuditLease:
         nonce = nonce_of(self._key, self.job, asked.round, node, asked.segment)
         return protocol_messages.VerdictReply(self._verdict(held.order, found, held.blind.digest), border, nonce)
 
-    async def _by_graph(self, held: PendingAudit, claimed: bytes, found: AuditFinding) -> AuditFinding:
+    async def _by_graph(self, held: PendingAudit, claimed: Blob, found: AuditFinding) -> AuditFinding:
         """The finding that is signed: where the job has a graph, it must find the same distance false.
 
         Raises RunError FF-VERI-103 where this machine has no memory for that: another verifier is asked.
@@ -259,9 +260,9 @@ class AuditLease:
         if isinstance(ends, str):
             return chair.SegmentClaim(revealed.leaves, b"", b"")
         same = chair.is_same(held.audit.mine.border, ends.end)
-        end = b"" if same else await self._from_peer(revealed.end, node)
+        end: Blob = b"" if same else await self._from_peer(revealed.end, node)
         if same and place.segment + 1 == place.segments:
-            last = self._own_last(held)
+            last: Blob = self._own_last(held)
         else:
             last = await self._from_peer(revealed.last, node)
         return chair.SegmentClaim(revealed.leaves, end, last)
@@ -274,7 +275,7 @@ class AuditLease:
         last = BorderState(round, mine.step, mine.params, (), start.residual, start.offset)
         return segments.pack(last, optimizer, layout)
 
-    async def _reencode(self, held: PendingAudit, last: bytes) -> worker_messages.ReencodeResult | None:
+    async def _reencode(self, held: PendingAudit, last: Blob) -> worker_messages.ReencodeResult | None:
         try:
             request = worker_messages.ReencodeCommand(held.snapshot, held.order.contribution.peer, last)
             return await self._workspace.ask(request, worker_messages.ReencodeResult)
@@ -340,12 +341,12 @@ class AuditLease:
         # it seals two states or three before it answers, and their sizes are not known here yet
         return await self._debts.paid(peer, ask, self._largest_state())
 
-    async def _from_peer(self, manifest: ObjectManifest, peer: PeerId) -> bytes:
+    async def _from_peer(self, manifest: ObjectManifest, peer: PeerId) -> Blob:
         """A state that the peer had committed to; raises WithheldError."""
         if manifest.size > self._largest_state():
             raise WithheldError("FF-APP-088", "a committed state is withheld", cause="it is larger than any state")
 
-        async def ask() -> bytes:
+        async def ask() -> Blob:
             await self._debts.reach(peer)
             return await self._fetch(manifest, peer)
 
@@ -357,7 +358,7 @@ class AuditLease:
         vectors = 2 + len(VECTORS[spec.optimizer.name]) + int(Sync.of(spec).is_offset)
         return 4 * self._terms.layout.size * vectors + limits.KIB
 
-    async def _fetch(self, manifest: ObjectManifest, source: PeerId) -> bytes:
+    async def _fetch(self, manifest: ObjectManifest, source: PeerId) -> Blob:
         self._fetched.add(manifest.id)
         return await self._workspace.bring(manifest, (source,), MessageKind.AUDIT)
 

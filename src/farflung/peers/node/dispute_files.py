@@ -28,12 +28,13 @@ from farflung.peers.protocol.messages import LeaseStartRequest
 from farflung.store.io.disk_store import DiskObjectStore
 from farflung.store.sealed_objects import ObjectManifest
 from farflung.train import segments, worker_messages
+from farflung.train.blobs import Blob, bytes_of
 from farflung.train.contribution_trace import ContributionTrace
 from farflung.train.segments import BorderState
 from farflung.verify.segment_audit import SegmentAudit
 from farflung.verify.segment_opening import read_border
 
-T = TypeVar("T")
+T = TypeVar("T", bound=Wire)
 Place = tuple[int, int]  # round, segment
 
 
@@ -58,8 +59,8 @@ class DisputeFile(Wire, frozen=True):
     seat: int
     weight: int
     trace: Hash
-    start: bytes
-    claimed: bytes
+    start: Blob
+    claimed: Blob
     borders: tuple[BorderProof, ...] = ()
 
 
@@ -68,20 +69,20 @@ def own_dispute_file(
 ) -> DisputeFile:
     """What a node keeps of its own work. `states`: as its worker gives them."""
     terms, (round, segment) = case.terms, place
-    start = _whole(terms, round, states.start, np.frombuffer(states.public, np.float32))
+    start = _whole(terms, round, states.start, np.frombuffer(bytes_of(states.public), np.float32))
     shown = (BorderProof(read_border(leaf), leaf.path) for leaf in trace.opened(segment, segment + 1))
     about = round, segment, case.start.member, trace.statistics.tokens, trace.root
     return DisputeFile(terms.id, node, *about, start, states.end, tuple(shown))
 
 
-def found_dispute_file(terms: JobTerms, seat: int, audit: SegmentAudit, start: bytes, claimed: bytes) -> DisputeFile:
+def found_dispute_file(terms: JobTerms, seat: int, audit: SegmentAudit, start: Blob, claimed: Blob) -> DisputeFile:
     """What a verifier keeps of a segment that it found false; both states as the node opened them."""
     place, c = audit.place, audit.place.contribution
     begun = _whole(terms, place.round, start, audit.base)
     return DisputeFile(terms.id, c.peer, place.round, place.segment, seat, c.weight, c.trace, begun, claimed)
 
 
-def _whole(terms: JobTerms, round: int, start: bytes, public: Float32) -> bytes:
+def _whole(terms: JobTerms, round: int, start: Blob, public: Float32) -> bytes:
     """An opened start with its weights, shape (layout.size,), which border 0 leaves out; without what is unsent."""
     optimizer, layout = terms.spec.optimizer, terms.layout
     state = segments.unpack(start, optimizer, layout, round)

@@ -29,8 +29,8 @@ from farflung.peers.node.dispute_game import LOOK_SECONDS, DisputeGame
 from farflung.peers.process.channel import Channel
 from farflung.peers.program import trace as program_trace
 from farflung.store.io.disk_store import DiskObjectStore
-from farflung.store.sealed_objects import ObjectManifest, open_object
 from farflung.train import worker_messages
+from farflung.train.blobs import Blob
 from farflung.train.contribution_trace import ContributionTrace
 from farflung.verify.canon.dispute_execution import check_memory
 from farflung.verify.canon.job_program import JobProgramParts
@@ -88,7 +88,7 @@ class DisputeAgent:
             case, store = self._cases[job]
             self._files.keep(case, own_dispute_file(case, self._key.public, place, trace, states), store)
 
-    def found(self, job: Hash, seat: int, audit: SegmentAudit, start: bytes, claimed: bytes) -> None:
+    def found(self, job: Hash, seat: int, audit: SegmentAudit, start: Blob, claimed: Blob) -> None:
         """Keeps a segment that this node found false by its distance; durable on return. Both as they were opened."""
         if job in self._cases:
             case, store = self._cases[job]
@@ -190,12 +190,7 @@ class DisputeAgent:
 
 async def parts_of(case: DisputeJob, disk: DiskObjectStore) -> JobProgramParts:
     """The job's program with its parts, out of what is kept. Raises what tracing.parts raises."""
-    data, shipped = (_opened(case, each, disk) for each in (case.start.dataset, case.start.graph))
+    data, shipped = (disk.content(case.job_key, each) for each in (case.start.dataset, case.start.graph))
     parts = await asyncio.to_thread(program_trace.parts, case.terms, data, shipped)
     assert parts is not None  # such jobs alone are attended
     return parts
-
-
-def _opened(case: DisputeJob, manifest: ObjectManifest, disk: DiskObjectStore) -> bytes:
-    chunks = [disk.chunk(manifest.id, index) for index in range(len(manifest.chunks))]
-    return open_object(case.job_key, manifest, chunks)

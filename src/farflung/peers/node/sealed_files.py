@@ -9,8 +9,9 @@ has counted nothing, and nothing stale is ever sent.
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 from farflung.core import limits
 from farflung.core.codec import Wire, decode, encode
@@ -20,17 +21,22 @@ from farflung.core.ids import Hash
 from farflung.core.io.durable_files import write_atomic
 from farflung.store.io.disk_store import DiskObjectStore
 from farflung.store.sealed_objects import ObjectManifest, open_object, seal
+from farflung.train import blobs
+from farflung.train.blobs import Blob
 from farflung.train.contribution_trace import ContributionTrace
 
-T = TypeVar("T")
+T = TypeVar("T", bound=Wire)
 
 UNUSABLE: Final = (VerificationError, VersionError)  # what loading a file raises
-_FORMAT: Final = FileFormat("sealed", remedy="do nothing: the peer joins anew from public state")
+_FORMAT: Final = FileFormat("sealed", 2, "do nothing: the peer joins anew from public state")
 
 
 class _SealedFile(Wire, frozen=True):
+    """A value without its blobs, and what these are in the folder `states`."""
+
     manifest: ObjectManifest
     chunks: tuple[bytes, ...]
+    states: tuple[ObjectManifest, ...]
 
 
 class SealedFileStore:
@@ -40,18 +46,24 @@ class SealedFileStore:
         """`secret`: 32 bytes, in memory only."""
         self._folder, self._secret = folder, secret
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._states = DiskObjectStore(folder / "states", "provider.states")
 
     def _path(self, name: str) -> Path:
         return self._folder / f"{name}.sealed"
 
-    def save(self, name: str, value: Any) -> None:
+    def save(self, name: str, value: Wire) -> None:
         """Replaces a file; durable on return."""
-        manifest, chunks = seal(self._secret, encode(value))
-        data = file_of(_FORMAT, _SealedFile(manifest, tuple(chunks)))
+        light, long = blobs.take(value)
+        states = tuple(self._states.seal(self._secret, blobs.bytes_of(blob)) for blob in long)
+        manifest, chunks = seal(self._secret, encode(light))
+        data = file_of(_FORMAT, _SealedFile(manifest, tuple(chunks), states))
+        is_new = not self._path(name).exists()
         write_atomic(self._path(name), data, "provider.vault", private=True)
+        if not is_new:
+            self._tidy()
 
     def load(self, name: str, kind: type[T]) -> T | None:
-        """What a file holds, or None.
+        """What a file holds, its blobs mapped, or None.
 
         Raises VerificationError FF-APP-040 when it is damaged, VersionError FF-CORE-095 when another version wrote it.
         """
@@ -60,8 +72,9 @@ class SealedFileStore:
         except FileNotFoundError:
             return None
         try:
-            sealed = value_of(_FORMAT, data, _SealedFile, limits.PIPE_BYTES)
+            sealed = value_of(_FORMAT, data, _SealedFile, limits.VAULT_BYTES)
             opened = open_object(self._secret, sealed.manifest, sealed.chunks)
+            long = [self._states.content(self._secret, manifest) for manifest in sealed.states]
         except VersionError:
             raise
         except FarflungError as error:
@@ -72,7 +85,7 @@ class SealedFileStore:
                 hint="nothing: the peer joins anew from public state",
             ) from error
         try:
-            return decode(opened, kind, limits.PIPE_BYTES)
+            return blobs.put(decode(opened, kind, limits.VAULT_BYTES), iter(long))
         except ProtocolError as error:  # its own key has opened it, so it is what was written
             raise other_version(_FORMAT, _FORMAT.version) from error
 
@@ -83,6 +96,17 @@ class SealedFileStore:
     def drop(self, name: str) -> None:
         """Deletes a file, if it is there."""
         self._path(name).unlink(missing_ok=True)
+        self._tidy()
+
+    def _tidy(self) -> None:
+        """Deletes the states that no file names any more."""
+        named: set[Hash] = set()
+        for name in self.names():
+            with contextlib.suppress(FarflungError, OSError):
+                sealed = value_of(_FORMAT, self._path(name).read_bytes(), _SealedFile, limits.VAULT_BYTES)
+                named.update(manifest.id for manifest in sealed.states)
+        for each in set(self._states.ids()) - named:
+            self._states.delete(each)
 
 
 class PrivateRoundResult(Wire, frozen=True):
@@ -98,7 +122,7 @@ class PrivateCheckpoint(Wire, frozen=True):
     """Private state before round `round`, and the result of the round before it."""
 
     round: int
-    inner: bytes
+    inner: Blob
     result: PrivateRoundResult | None
 
 

@@ -34,8 +34,9 @@ from farflung.peers.protocol.messages import (
     SegmentRevealRequest,
 )
 from farflung.store.io.disk_store import DiskObjectStore
-from farflung.store.sealed_objects import ObjectManifest, seal
+from farflung.store.sealed_objects import ObjectManifest
 from farflung.train import segments, worker_messages
+from farflung.train.blobs import Blob
 from farflung.train.contribution_trace import ContributionTrace
 from farflung.verify.blind_commitment import is_blind
 from farflung.verify.commitment_check import plant
@@ -184,10 +185,8 @@ class SampledSegments:
     def _name(self, round: int, segment: int, is_planted: bool) -> str:
         return f"{self._prefix}{_PLANTED if is_planted else _TRUE}{round:06d}-{segment:03d}"
 
-    def _seal(self, state: bytes) -> ObjectManifest:
-        manifest, chunks = seal(self._job_key, state)
-        self._disk.put(manifest, chunks)
-        return manifest
+    def _seal(self, state: Blob) -> ObjectManifest:
+        return self._disk.seal(self._job_key, state)
 
 
 def _parted(name: str) -> tuple[str, str, str]:

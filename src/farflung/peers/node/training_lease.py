@@ -45,7 +45,6 @@ from farflung.peers.protocol.messages import (
 )
 from farflung.peers.transfer import objects
 from farflung.peers.transfer.fanout import PayloadFanout
-from farflung.store.sealed_objects import seal
 from farflung.train import worker_messages
 from farflung.train.run_log import Contribution, payload_hash
 from farflung.train.sync_arithmetic import Sync
@@ -218,8 +217,7 @@ class TrainingLease:
         finally:
             self._is_training = False
         self._check_dropped(round)  # said while the answer was on its way
-        manifest, chunks = seal(self._workspace.job_key, trained.payload)
-        self._disk.put(manifest, chunks)
+        manifest = self._disk.seal(self._workspace.job_key, trained.payload)
         result = PrivateRoundResult(round, manifest, trained.trace, trained.seconds)
         self._private.save(PrivateCheckpoint(round + 1, trained.inner, result))
         self._account.trained(round, trained.trace.statistics.tokens)

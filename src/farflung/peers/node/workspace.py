@@ -20,8 +20,9 @@ from farflung.peers.protocol.job_key import KEY_BYTES
 from farflung.peers.protocol.messages import LeaseStartRequest
 from farflung.peers.transfer import objects
 from farflung.store.io.disk_store import DiskObjectStore
-from farflung.store.sealed_objects import ObjectManifest, open_object
+from farflung.store.sealed_objects import ObjectManifest
 from farflung.train import public_state, segments, worker_messages
+from farflung.train.blobs import Blob
 from farflung.train.public_state import PublicState
 from farflung.train.segments import BorderState
 from farflung.verify.canon import step_check
@@ -104,7 +105,7 @@ class JobWorkspace:
         self._lists = start.dataset, start.graph
         parts = await asyncio.to_thread(trace.parts, self.terms, dataset, graph)
         setup = worker_messages.SetupCommand(
-            self.terms.spec, dataset, module, start.member, self.key.public, self.threads, cheat
+            self.terms.spec, dataset, bytes(module), start.member, self.key.public, self.threads, cheat
         )
         await ask(worker, setup, worker_messages.SetupResult)
         self.worker = worker
@@ -117,7 +118,7 @@ class JobWorkspace:
         data, graph = [await self.bring(each, (), MessageKind.JOIN) for each in self._lists]
         return await asyncio.to_thread(trace.parts, self.terms, data, graph)
 
-    async def try_graph(self, parts: JobProgramParts | None, packed: bytes, member: int) -> None:
+    async def try_graph(self, parts: JobProgramParts | None, packed: Blob, member: int) -> None:
         """One step of a round that is this node's secret, natively and by the job's graph, from a public state.
 
         `member`: whose batches. Raises SpecError FF-VERI-104 (the graph is another step), RunError FF-VERI-103 (this
@@ -142,12 +143,11 @@ class JobWorkspace:
         about = parts, terms.layout, terms.tolerance, public.params, member, (begin, ends[2])
         await asyncio.to_thread(step_check.check_step, *about)
 
-    async def bring(self, manifest: ObjectManifest, sources: tuple[PeerId, ...], kind: MessageKind) -> bytes:
-        """An object of the job, from the first source that has it; it stays in the node's store."""
+    async def bring(self, manifest: ObjectManifest, sources: tuple[PeerId, ...], kind: MessageKind) -> memoryview:
+        """An object of the job, from the first source that has it, mapped; it stays in the node's store, sealed."""
         others = tuple(dict.fromkeys(p for p in sources if p != self.key.public))
         await objects.fetch(self.disk, manifest, others, self.dial, kind)
-        chunks = [self.disk.chunk(manifest.id, i) for i in range(len(manifest.chunks))]
-        return open_object(self.job_key, manifest, chunks)
+        return await asyncio.to_thread(self.disk.content, self.job_key, manifest)
 
     async def ask(self, message: worker_messages.Request, kind: type[ReplyT]) -> ReplyT:
         """What the worker that was set up replies. Raises RunError FF-APP-037."""

@@ -29,6 +29,7 @@ from farflung.job.spec import JobSpec, JobTerms, NetworkSpec, Tolerance
 from farflung.peers.program import cache
 from farflung.peers.program.stall_watch import watched
 from farflung.peers.rundir.folder import RunFolder
+from farflung.train.blobs import Blob
 from farflung.verify.canon import graph_file
 from farflung.verify.canon.graph_file import GraphFile
 from farflung.verify.canon.job_program import JobProgramParts, assemble, check_program
@@ -112,7 +113,7 @@ def graph_bytes(folder: RunFolder) -> bytes:
     return body_of(_GRAPH, folder.graph_file.read_bytes()) if folder.graph_file.exists() else b""
 
 
-def parts(terms: JobTerms, data: bytes, shipped: bytes) -> JobProgramParts | None:
+def parts(terms: JobTerms, data: Blob, shipped: Blob) -> JobProgramParts | None:
     """The job's program with all that it stands for, as this node makes it of the packed data set and of what it was
     sent; None: the job has none.
 

@@ -15,7 +15,7 @@ from farflung.core.io.durable_files import AppendLog, read_records, remove, writ
 from farflung.job.spec import JobTerms
 from farflung.peers.protocol import messages as protocol_messages
 from farflung.store.io.disk_store import DiskObjectStore
-from farflung.store.sealed_objects import ObjectManifest, open_object, seal
+from farflung.store.sealed_objects import ObjectManifest
 from farflung.train import public_state, worker_messages
 from farflung.train.public_state import PublicState
 from farflung.train.run_log import (
@@ -108,11 +108,10 @@ class Archive:
         # One state is put by two threads at once where its round is audited while a peer begins from it.
         self._putting = threading.Lock()
 
-    def payload(self, contribution: Contribution) -> bytes:
+    def payload(self, contribution: Contribution) -> memoryview:
         """An accepted payload, checked against the log."""
         manifest = self.disk.manifest(contribution.object)
-        chunks = [self.disk.chunk(manifest.id, i) for i in range(len(manifest.chunks))]
-        payload = open_object(self._job_key, manifest, chunks)
+        payload = self.disk.content(self._job_key, manifest)
         if payload_hash(payload) != contribution.payload:
             raise VerificationError("FF-APP-050", "an archived payload is not the one that was accepted")
         return payload
@@ -133,12 +132,9 @@ class Archive:
             remove(old, "run.snapshot")
 
     def put(self, data: bytes) -> ObjectManifest:
-        """Seals data into the store, unless it lies there."""
-        manifest, chunks = seal(self._job_key, data)
+        """Seals data into the store."""
         with self._putting:
-            if not self.disk.has(manifest.id):
-                self.disk.put(manifest, chunks)
-        return manifest
+            return self.disk.seal(self._job_key, data)
 
     def remember(self, state: PublicState) -> None:
         """Holds a public state in memory while its round may be under audit."""

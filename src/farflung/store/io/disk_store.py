@@ -9,6 +9,7 @@ repaired by beginning it again.
 from __future__ import annotations
 
 import os
+import secrets
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -18,6 +19,7 @@ from farflung.core.errors import FarflungError, ProtocolError, RunError, Verific
 from farflung.core.file_header import HEAD_BYTES, FileFormat, body_of, file_of, other_version, program_of
 from farflung.core.ids import ID_BYTES, Hash, short, text
 from farflung.core.io.durable_files import remove, sync_file, write_at, write_atomic
+from farflung.core.io.spool_file import SpoolFile
 from farflung.core.units import Bytes
 from farflung.store.sealed_objects import (
     SEALED_BYTES,
@@ -25,7 +27,10 @@ from farflung.store.sealed_objects import (
     check_chunk,
     check_manifest,
     chunk_bytes,
+    chunk_hash,
+    opened,
     read_manifest,
+    sealed,
 )
 
 _FORM: Final = FileFormat("manifest", remedy="fetch the object again from another peer: beginning it anew repairs it")
@@ -150,6 +155,40 @@ class DiskObjectStore:
         for index in self.begin(manifest):
             self.write_chunk(manifest.id, index, chunks[index])
         self.finish(manifest.id)
+
+    def seal(self, job_key: bytes, content: bytes | memoryview) -> ObjectManifest:
+        """Stores content sealed, chunk by chunk; durable on return. Raises PolicyError FF-STOR-007."""
+        size = memoryview(content).nbytes
+        said, chunks = sealed(job_key, content)
+        written = self.root / f"sealed.{secrets.token_hex(4)}.tmp"  # the object's name follows from all of its chunks
+        hashes = []
+        try:
+            for index, chunk in enumerate(chunks):
+                write_at(written, index * SEALED_BYTES, chunk, f"{self._label}.chunk", private=True)
+                hashes.append(chunk_hash(chunk))
+            manifest = ObjectManifest(said, size, tuple(hashes))
+            if self.begin(manifest) or not self._is_complete(manifest.id):
+                if hashes:
+                    written.replace(self._path(manifest.id, "data"))
+                self._partial[manifest.id] = (manifest, set())
+                self.finish(manifest.id)
+            return manifest
+        finally:
+            written.unlink(missing_ok=True)
+
+    def content(self, job_key: bytes, manifest: ObjectManifest) -> memoryview:
+        """What a complete object holds, in a file of this process alone. Raises as `chunk` and `opened` do,
+        RunError FF-CORE-050 where there is no room for it.
+        """
+        spool = SpoolFile(self.root)
+        try:
+            spool.begin()
+            chunks = (self.chunk(manifest.id, index) for index in range(len(manifest.chunks)))
+            for piece in opened(job_key, manifest, chunks):
+                spool.write(piece)
+            return spool.views()[0]
+        finally:
+            spool.close()
 
     def begin(self, manifest: ObjectManifest) -> tuple[int, ...]:
         """Starts, resumes or repairs an object: the chunks that are missing, after all here were re-verified.

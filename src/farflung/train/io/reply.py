@@ -9,11 +9,15 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, Final
 
 from farflung.core import limits
 from farflung.core.codec import decode
 from farflung.core.errors import ProtocolError
+from farflung.core.io.spool_file import SpoolFile, spooled
+from farflung.train.blobs import Blob, bytes_of
 from farflung.train.io.worker import HEAD_BYTES, PIECE
 from farflung.train.reply_bounds import ReplyBound
 from farflung.train.worker_messages import WorkerFailure
@@ -28,6 +32,60 @@ async def send(connection: socket.socket, data: bytes) -> None:
     await loop.sock_sendall(connection, data)
 
 
+async def lend(connection: socket.socket, blobs: Sequence[Blob], folder: Path | None) -> None:
+    """Sends the blobs of a request: their lengths, with a file that holds them. Raises ConnectionError, RunError
+    FF-CORE-050.
+    """
+    loop, spool = asyncio.get_running_loop(), await asyncio.to_thread(spooled, map(bytes_of, blobs), folder)
+    lengths = b"".join(size.to_bytes(HEAD_BYTES, "little") for size in spool.sizes)
+    try:
+        while True:
+            try:
+                sent = socket.send_fds(connection, [lengths], [spool.readable])
+                break
+            except BlockingIOError:
+                await _writable(connection)
+    finally:
+        spool.close()
+    await loop.sock_sendall(connection, lengths[sent:])
+
+
+async def _writable(connection: socket.socket) -> None:
+    loop = asyncio.get_running_loop()
+    ready = loop.create_future()
+    loop.add_writer(connection, lambda: None if ready.done() else ready.set_result(None))
+    try:
+        await ready
+    finally:
+        loop.remove_writer(connection)
+
+
+async def receive_blobs(
+    connection: socket.socket, count: int, bound: ReplyBound, folder: Path | None
+) -> list[memoryview]:
+    """The blobs of a reply that was received, in a file of this process.
+
+    Raises EOFError, TimeoutError, ConnectionError, ProtocolError FF-TRAIN-091 (more than any reply to this can have),
+    RunError FF-CORE-050 (no room for them).
+    """
+    if not count:
+        return []
+    spool, left = await asyncio.to_thread(SpoolFile, folder), bound.blobs
+    try:
+        for _ in range(count):
+            head = bytearray()
+            await _fill(connection, head.extend, HEAD_BYTES)
+            size = int.from_bytes(head, "little")
+            if size > left:
+                raise _too_long(size, bound, left)
+            left -= size
+            spool.begin()
+            await _fill(connection, spool.write, size)
+        return spool.views()
+    finally:
+        spool.close()
+
+
 async def receive(connection: socket.socket, bound: ReplyBound) -> Any:
     """The reply, or the WorkerFailure in its place.
 
@@ -37,29 +95,34 @@ async def receive(connection: socket.socket, bound: ReplyBound) -> Any:
     head = bytearray(await asyncio.get_running_loop().sock_recv(connection, HEAD_BYTES))
     if not head:
         raise EOFError("it ended")
-    await _fill(connection, head, HEAD_BYTES)
+    await _fill(connection, head.extend, HEAD_BYTES - len(head))
     size = int.from_bytes(head, "little")
     if size > bound.size:
-        raise ProtocolError(
-            TOO_LONG,
-            f"a reply of {size} bytes from a worker",
-            cause=f"a {bound.kind.__name__} of this job has {bound.size} bytes at most",
-            hint="the model's source speaks in its worker's place, or another program does: read it",
-        )
+        raise _too_long(size, bound, bound.size)
     raw = bytearray()
-    await _fill(connection, raw, size)
+    await _fill(connection, raw.extend, size)
     return decode(raw, bound.kind | WorkerFailure, bound.size, bound.values)
 
 
-async def _fill(connection: socket.socket, data: bytearray, size: int) -> None:
-    """Reads until there are `size` bytes, and takes no memory for those that have not come."""
-    loop, seconds = asyncio.get_running_loop(), limits.REPLY_SECONDS + size / limits.REPLY_RATE
+async def _fill(connection: socket.socket, take: Callable[[bytes], None], size: int) -> None:
+    """Reads `size` bytes, piece by piece, and takes no memory for those that have not come."""
+    loop, seconds, left = asyncio.get_running_loop(), limits.REPLY_SECONDS + size / limits.REPLY_RATE, size
     try:
         async with asyncio.timeout(seconds):
-            while len(data) < size:
-                more = await loop.sock_recv(connection, min(PIECE, size - len(data)))
+            while left:
+                more = await loop.sock_recv(connection, min(PIECE, left))
                 if not more:
                     raise EOFError("it ended")
-                data += more
+                take(more)
+                left -= len(more)
     except TimeoutError:
-        raise TimeoutError(f"of its reply {len(data)} of {size} bytes came in {seconds:.0f} s") from None
+        raise TimeoutError(f"of its reply {size - left} of {size} bytes came in {seconds:.0f} s") from None
+
+
+def _too_long(size: int, bound: ReplyBound, most: int) -> ProtocolError:
+    return ProtocolError(
+        TOO_LONG,
+        f"a reply of {size} bytes from a worker",
+        cause=f"a {bound.kind.__name__} of this job has {most} bytes at most",
+        hint="the model's source speaks in its worker's place, or another program does: read it",
+    )

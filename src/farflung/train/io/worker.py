@@ -3,8 +3,10 @@
 While none has come it trains ahead, where a job's next round can be known (train.prefetched_round); a request waits
 for the step that is under way.
 
-`python -m farflung.train.io.worker FD` speaks over an inherited socket, without FD over stdin and stdout.
+`python -m farflung.train.io.worker FD` speaks over an inherited socket.
 A message is its length (8 bytes, little-endian) and canonical bytes (core.codec) of a `train.worker_messages` struct.
+Its blobs (train.blobs) follow. Those of a request lie in a file: their lengths (8 bytes each) come with its descriptor.
+Those of a reply come one by one, each behind its length.
 """
 
 from __future__ import annotations
@@ -15,14 +17,16 @@ import socket
 import sys
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, cast
 
 from farflung.compress import kernels
 from farflung.core import limits
 from farflung.core.codec import decode, encode
 from farflung.core.errors import FarflungError, ProtocolError, RunError, type_and_text
-from farflung.train import meta_kernels, worker_messages
+from farflung.core.io.spool_file import mapped
+from farflung.train import blobs, meta_kernels, worker_messages
+from farflung.train.blobs import Blob
 from farflung.train.io.import_without_gc import gc_paused
 
 HEAD_BYTES = 8
@@ -57,12 +61,39 @@ class WorkerChannel:
         """Sends one message. Raises OSError when the other end is gone, ProtocolError FF-TRAIN-091."""
         if len(data) > limits.PIPE_BYTES:
             raise too_long(len(data))
-        for part in (len(data).to_bytes(HEAD_BYTES, "little"), data):
-            view = memoryview(part)
-            while view:
-                if self._wait is not None:
-                    self._wait(self._outgoing, select.POLLOUT)
-                view = view[os.write(self._outgoing, view) :]
+        self._send(len(data).to_bytes(HEAD_BYTES, "little"))
+        self._send(data)
+
+    def _send(self, data: bytes | memoryview) -> None:
+        view = memoryview(data).cast("B")
+        while view:
+            if self._wait is not None:
+                self._wait(self._outgoing, select.POLLOUT)
+            view = view[os.write(self._outgoing, view) :]
+
+    def lent(self, count: int) -> list[memoryview]:
+        """The blobs of a request that was read. Raises EOFError when the other end is gone."""
+        if not count:
+            return []
+        with socket.socket(fileno=os.dup(self._incoming)) as connection:
+            head, descriptors, _, _ = socket.recv_fds(connection, 1, 1)
+        rest = self._exactly(HEAD_BYTES * count - len(head))
+        if not head or rest is None:
+            raise EOFError("it ended")
+        lengths = bytes(head + rest)
+        sizes = [int.from_bytes(lengths[i : i + HEAD_BYTES], "little") for i in range(0, len(lengths), HEAD_BYTES)]
+        try:
+            return mapped(descriptors[0] if descriptors else -1, sizes)
+        finally:
+            for descriptor in descriptors:
+                os.close(descriptor)
+
+    def write_blobs(self, long: Iterable[Blob]) -> None:
+        """Sends the blobs of a reply. Raises OSError when the other end is gone."""
+        for blob in long:
+            self._send(len(blob).to_bytes(HEAD_BYTES, "little"))
+            for part in blobs.parts_of(blob):
+                self._send(part)
 
     def is_closed(self) -> bool:
         """Whether the other end is gone; does not wait."""
@@ -117,20 +148,25 @@ def serve(channel: WorkerChannel) -> None:
     while True:
         while not channel.is_waiting() and not channel.is_closed() and engine.prefetch():
             pass  # one step after another, until the agent says something
-        raw = channel.read()
+        raw = channel.read(limits.WORKER_BYTES)
         if raw is None:
             return
         try:
-            request = decode(raw, cast(type[Any], worker_messages.Said), limits.PIPE_BYTES)
+            request = decode(raw, cast(type[Any], worker_messages.Said), limits.WORKER_BYTES)
+            request = blobs.put(request, iter(channel.lent(blobs.count(request))))
             if isinstance(request, worker_messages.AbandonCommand):
                 engine.rest()  # the round before it will not be among the merged ones
                 continue  # it was the reason of the answer before, or came too late
             reply: worker_messages.Reply = engine.handle(request)
+            del request
+        except EOFError:
+            return
         except Exception as error:
             reply = broken(error)
-        del raw
+        reply, long = blobs.take(reply)
         channel.write(encode(reply))
-        del reply  # it may hold as many vectors as a step ahead needs
+        channel.write_blobs(long)
+        del reply, long  # they may hold as many vectors as a step ahead needs
 
 
 def _go_on(channel: WorkerChannel) -> None:
@@ -146,23 +182,17 @@ def _go_on(channel: WorkerChannel) -> None:
         )
 
 
-def _open(arguments: list[str]) -> WorkerChannel:
-    if arguments:
-        connection = socket.socket(fileno=int(arguments[0]))
-        connection.setblocking(True)
-        descriptor = connection.detach()
-        os.set_inheritable(descriptor, False)
-        return WorkerChannel(descriptor, descriptor)
-    incoming, outgoing = os.dup(0), os.dup(1)
-    os.dup2(2, 1)  # a user's print must not reach the agent as a message
-    return WorkerChannel(incoming, outgoing)
+def _open(descriptor: int) -> WorkerChannel:
+    os.set_blocking(descriptor, True)
+    os.set_inheritable(descriptor, False)
+    return WorkerChannel(descriptor, descriptor)
 
 
 def main() -> int:
     """Runs until the agent closes its end; returns the exit status."""
     try:
         kernels.use(os.environ.get("FARFLUNG_KERNELS") or "auto")
-        serve(_open(sys.argv[1:]))
+        serve(_open(int(sys.argv[1])))
     except (BrokenPipeError, ConnectionResetError):
         return 0
     except FarflungError as error:

@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, Final
 
 from farflung.core import limits
 from farflung.core.codec import Wire, encode
 from farflung.core.errors import ProtocolError, RunError
-from farflung.train import worker_messages
+from farflung.train import blobs, worker_messages
+from farflung.train.blobs import Blob
 from farflung.train.io import reply as replies
 from farflung.train.io.worker import too_long
 from farflung.train.reply_bounds import ReplyBound, WorkerReplies
@@ -25,10 +27,14 @@ class WorkerPipe:
     `fault`: what its process did that no worker does, after which it is of no use; "": nothing.
     """
 
-    def __init__(self, connection: socket.socket, bound: Callable[[Any], ReplyBound] | None = None) -> None:
-        """`bound`: what may be replied to a request; None: as of a job whose layout is unknown."""
+    def __init__(
+        self, connection: socket.socket, bound: Callable[[Any], ReplyBound] | None = None, spool: Path | None = None
+    ) -> None:
+        """`bound`: what may be replied to a request; None: as of a job whose layout is unknown. `spool`: the folder in
+        which states lie while they are moved; None: where temporary files lie.
+        """
         connection.setblocking(False)
-        self._connection = connection
+        self._connection, self._spool = connection, spool
         self._bound: Callable[[Any], ReplyBound] = bound or WorkerReplies().to
         self._turn = asyncio.Lock()
         self._usable = True
@@ -46,24 +52,30 @@ class WorkerPipe:
         Raises RunError with the worker's own code when it answers WorkerFailure, RunError FF-TRAIN-090 when it is gone,
         ProtocolError FF-TRAIN-091 (a message too long). A cancelled request leaves the pipe closed.
         """
-        data, bound = encode(message), self._bound(message)
-        if len(data) > limits.PIPE_BYTES:
-            raise too_long(len(data))
+        bound = self._bound(message)
+        light, long = blobs.take(message)
+        data = encode(light)
+        if len(data) > limits.WORKER_BYTES:
+            raise too_long(len(data), limits.WORKER_BYTES)
         async with self._turn:
             if not self._usable:
                 raise gone("it was closed")
             self._usable = False
-            reply = await self._exchange(data, bound)
+            reply = await self._exchange(data, long, bound)
             self._usable = True
         if isinstance(reply, worker_messages.WorkerFailure):
             raise RunError(reply.code, reply.message, cause=reply.cause, hint=reply.hint)
         return reply
 
-    async def _exchange(self, data: bytes, bound: ReplyBound) -> Any:
+    async def _exchange(self, data: bytes, long: Sequence[Blob], bound: ReplyBound) -> Any:
         try:
             await replies.send(self._connection, data)
+            if long:
+                await replies.lend(self._connection, long, self._spool)
             self._is_sent = True
-            return await replies.receive(self._connection, bound)
+            reply = await replies.receive(self._connection, bound)
+            count = blobs.count(reply)
+            return blobs.put(reply, iter(await replies.receive_blobs(self._connection, count, bound, self._spool)))
         except TimeoutError as error:
             self.fault = str(error)
             raise gone(self.fault) from None

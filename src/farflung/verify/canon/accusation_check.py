@@ -12,6 +12,7 @@ from farflung.core.tensor_layout import Float32
 from farflung.ledger.rules.slashes import EXCESS_FALSE
 from farflung.ledger.transactions import VerdictFinding
 from farflung.train import segments
+from farflung.train.blobs import Blob
 from farflung.verify.audit_verdict import AuditFinding, is_distance
 from farflung.verify.canon import dispute_execution
 from farflung.verify.canon.job_program import JobProgramParts
@@ -28,7 +29,7 @@ def confirmed(
     audit: SegmentAudit,
     seat: int,
     public: Float32,
-    states: tuple[bytes, bytes],
+    states: tuple[Blob, Blob],
     found: AuditFinding,
 ) -> AuditFinding:
     """`found`, an accusation, where the graph makes it as well; else UNPAID. Raises what `execute` raises.

@@ -36,7 +36,7 @@ def pack(graph: CanonicalGraph, buffers: Mapping[str, Array]) -> GraphFile:
     return GraphFile(encode(graph), tuple(_bytes(buffers[each.name]) for each in _constants(graph)))
 
 
-def read(data: bytes) -> tuple[CanonicalGraph, dict[str, Array]]:
+def read(data: bytes | memoryview) -> tuple[CanonicalGraph, dict[str, Array]]:
     """The checked graph, and its constants by their names.
 
     Raises ProtocolError: FF-CORE-020 to -022 and what core.canon.graph.read raises, FF-VERI-116 other constants than

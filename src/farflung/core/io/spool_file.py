@@ -1,0 +1,90 @@
+"""Holds what travels beside a message in an unlinked file, which its readers map instead of copying it.
+
+The agent makes all such files. A worker maps the one that came with a request, and can only read it. What a worker
+replies the agent writes into a file of its own as it comes: no process maps a file that another one could cut off.
+A file has no name: it is gone with those who hold it.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import tempfile
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Final
+
+from farflung.core.io.durable_files import full_disk
+
+ALIGNMENT: Final = 64  # of each blob's place: its vectors can be used where they lie
+
+
+class SpoolFile:
+    """One file that is being written."""
+
+    def __init__(self, folder: Path | None) -> None:
+        """`folder`: on the disk that has room for it; None: where temporary files lie. Raises RunError FF-CORE-050."""
+        self._place = Path(folder or tempfile.gettempdir()) / "a state of the model"
+        try:
+            descriptor, name = tempfile.mkstemp(prefix=".spool-", dir=folder)
+        except OSError as error:
+            raise full_disk(self._place, error) from error
+        try:
+            self.readable = os.open(name, os.O_RDONLY | os.O_CLOEXEC)
+        finally:
+            os.unlink(name)
+        self._file = os.fdopen(descriptor, "wb", buffering=0)
+        self.sizes: list[int] = []
+
+    def begin(self) -> None:
+        """What is written from now on is the next blob."""
+        self._file.seek(-self._file.tell() % ALIGNMENT, os.SEEK_CUR)
+        self.sizes.append(0)
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        """Raises RunError FF-CORE-050 where the disk is full."""
+        view = memoryview(data).cast("B")
+        while view:
+            try:
+                written = self._file.write(view)
+            except OSError as error:
+                raise full_disk(self._place, error) from error
+            self.sizes[-1] += written
+            view = view[written:]
+
+    def views(self) -> list[memoryview]:
+        """All blobs, read-only, when they are written; the file is closed, its content stays as long as they do."""
+        try:
+            return mapped(self.readable, self.sizes)
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        """Gives the file up."""
+        self._file.close()
+        if self.readable >= 0:
+            os.close(self.readable)
+        self.readable = -1
+
+
+def spooled(blobs: Iterable[bytes | memoryview], folder: Path | None) -> SpoolFile:
+    """A file with all of these. Raises RunError FF-CORE-050."""
+    spool = SpoolFile(folder)
+    try:
+        for blob in blobs:
+            spool.begin()
+            spool.write(blob)
+    except BaseException:
+        spool.close()
+        raise
+    return spool
+
+
+def mapped(descriptor: int, sizes: Sequence[int]) -> list[memoryview]:
+    """Read-only views of the blobs of a file. Raises OSError, ValueError: it is shorter."""
+    places, end = [], 0
+    for size in sizes:
+        start = end + -end % ALIGNMENT if size else end
+        places.append(slice(start, end := start + size))
+    whole = memoryview(mmap.mmap(descriptor, end, access=mmap.ACCESS_READ)) if any(sizes) else memoryview(b"")
+    return [whole[place] for place in places]
