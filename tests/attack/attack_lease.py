@@ -45,8 +45,8 @@ from farflung.peers.node.agent import NodeAgent
 from farflung.peers.node.provider import PROVIDER
 from farflung.peers.node.verifier import VERIFIER
 from farflung.peers.protocol import messages as protocol_messages
-from farflung.train import worker_messages
-from farflung.train.io.worker import HEAD_BYTES
+from farflung.train import blobs, worker_messages
+from farflung.train.io.worker import WorkerChannel
 from farflung.verify.commitment_check import is_commitment, is_root_signed, opens
 
 replace = msgspec.structs.replace
@@ -101,24 +101,28 @@ class Process:
 
     def __init__(self, key: SigningKey, worker: Worker | None = None) -> None:
         self.socket, self._theirs = socket.socketpair()
-        self._theirs.setblocking(False)
         self.pid, self.worker, self.is_stuck = 0, worker or Worker(key), False
         self.lie = b""  # sent in place of a reply
         self.tier = SandboxTier("none", ())
         self._task = asyncio.create_task(self._serve())
 
     async def _serve(self) -> None:
-        loop = asyncio.get_running_loop()
-        data = b""
-        while piece := await loop.sock_recv(self._theirs, 1 << 16):
-            data += piece
-            size = int.from_bytes(data[:HEAD_BYTES], "little")
-            if len(data) < HEAD_BYTES + size or self.is_stuck:
+        channel = WorkerChannel(self._theirs.fileno(), self._theirs.fileno())
+        while (request := await asyncio.to_thread(self._read, channel)) is not None and not self.is_stuck:
+            reply, long = blobs.take(await self._answer(request))
+            if self.lie:
+                self._theirs.sendall(self.lie)
                 continue
-            message, data = data[HEAD_BYTES : HEAD_BYTES + size], b""
-            request = decode(message, cast(type[Any], worker_messages.Request), limits.PIPE_BYTES)
-            reply = encode(await self._answer(request))
-            await loop.sock_sendall(self._theirs, self.lie or len(reply).to_bytes(HEAD_BYTES, "little") + reply)
+            await asyncio.to_thread(channel.write, encode(reply))
+            await asyncio.to_thread(channel.write_blobs, long)
+        await asyncio.Event().wait()
+
+    def _read(self, channel: WorkerChannel) -> Any:
+        raw = channel.read()
+        if raw is None:
+            return None
+        request = decode(raw, cast(type[Any], worker_messages.Request), limits.WORKER_BYTES)
+        return blobs.put(request, iter(channel.lent(blobs.count(request))))
 
     async def _answer(self, request: worker_messages.Request) -> worker_messages.Reply:
         try:

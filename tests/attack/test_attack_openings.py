@@ -308,7 +308,7 @@ def test_openings_lie_sealed_and_go_when_no_audit_can_ask_for_them(against: Any)
         vault = SealedFileStore(private, derive(NS_OBJECT_KEY, JOB_KEY, b"vault", ME.public))
         (name,) = [n for n in vault.names() if "-audit-" in n]
         assert vault.load(name, SealedOpening)
-        for raw in private.iterdir():
+        for raw in filter(Path.is_file, private.rglob("*")):
             assert TERMS.id not in raw.read_bytes()
         await trained(scene, 1)
         assert name in vault.names()

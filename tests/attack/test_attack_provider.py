@@ -42,7 +42,7 @@ from farflung.net.endpoint_records import EndpointAddress
 from farflung.net.messages import MessageKind
 from farflung.peers.node import agent as role
 from farflung.peers.node import training_lease
-from farflung.peers.node.sealed_files import SealedFileStore
+from farflung.peers.node.sealed_files import PrivateCheckpoint, SealedFileStore
 from farflung.peers.protocol import messages
 from farflung.peers.protocol.job_key import LeaseKey, wrap
 from farflung.peers.transfer import objects
@@ -573,7 +573,7 @@ def test_two_orders_to_train_give_one_training(against: Any) -> None:
 def test_ending_one_job_leaves_the_private_state_of_another(against: Any) -> None:
     async def attack(scene: Scene) -> None:
         vault = SealedFileStore(scene.provider._folder / "private", bytes(32))
-        vault.save("0123456789abcdef-000003", b"of a job that may be resumed here")
+        vault.save("0123456789abcdef-000003", PrivateCheckpoint(3, b"of a job that may be resumed here", None))
         other = replace(PROPOSAL, terms=replace(TERMS, dataset=digest(NS_OBJECT, b"another")))
         assert await scene.order(messages.PROPOSE, other) == "ok"
         assert await scene.order(messages.END, messages.LeaseEndRequest(other.terms.id)) == "ok"

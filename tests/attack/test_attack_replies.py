@@ -157,8 +157,8 @@ def test_values_are_counted_before_objects_are_made_of_them(channel: str) -> Non
     assert error.code in {"FF-TRAIN-090", "FF-VERI-110", "FF-VERI-065", "FF-APP-167"}
 
 
-LARGE = TensorLayout.of({"w": (1 << 17,)})  # a state may have 4 MiB
-MANY = 1 << 18
+LARGE = TensorLayout.of({f"w{i:04}" * 32: (1,) for i in range(1 << 11)})  # its shapes may have 400 kB
+MANY = 1 << 16
 LIST = b"\xdd" + MANY.to_bytes(4, "big")
 CROWDED: dict[str, tuple[words.Request, bytes]] = {  # well-formed until the list, and long within the bound
     "state": (

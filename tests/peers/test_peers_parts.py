@@ -30,7 +30,7 @@ from farflung.net.endpoint_records import EndpointAddress, issue
 from farflung.net.io.connection import Connection
 from farflung.net.io.endpoint import Endpoint
 from farflung.net.messages import MessageKind
-from farflung.peers.node.sealed_files import SealedFileStore
+from farflung.peers.node.sealed_files import PrivateCheckpoint, SealedFileStore
 from farflung.peers.protocol.directory import advertise, check_advertisement
 from farflung.peers.rundir import folder
 from farflung.peers.rundir.runs import resolve_again
@@ -138,20 +138,30 @@ def test_the_stored_job_gives_the_same_spec_whatever_the_environment_says(
 def test_a_vault_keeps_files_sealed_and_finds_damage(tmp_path: Path) -> None:
     vault = SealedFileStore(tmp_path, ALICE.seed)
     secret = b"private state of a peer " * 1000
-    vault.save("a-000001", secret)
+    vault.save("a-000001", PrivateCheckpoint(1, secret, None))
     (stored,) = tmp_path.glob("*.sealed")
-    assert b"private state" not in stored.read_bytes()
-    assert vault.load("a-000001", bytes) == secret
-    assert vault.load("a-000002", bytes) is None
+    files = [stored, *(tmp_path / "states").iterdir()]
+    assert not [each for each in files if b"private state" in each.read_bytes()]
+    assert vault.load("a-000001", PrivateCheckpoint) == PrivateCheckpoint(1, secret, None)
+    assert vault.load("a-000002", PrivateCheckpoint) is None
     with pytest.raises(VerificationError, match="FF-APP-040"):
-        SealedFileStore(tmp_path, BOB.seed).load("a-000001", bytes)
+        SealedFileStore(tmp_path, BOB.seed).load("a-000001", PrivateCheckpoint)
+    vault.save("a-000002", PrivateCheckpoint(2, secret, None))
+    vault.drop("a-000002")
+    (state,) = (tmp_path / "states").glob("*.data")  # which the other file names, too
+    kept = state.read_bytes()
+    state.write_bytes(kept[:-1])
+    with pytest.raises(VerificationError, match="FF-APP-040"):
+        vault.load("a-000001", PrivateCheckpoint)
+    state.write_bytes(kept)
     data = bytearray(stored.read_bytes())
     data[len(data) // 2] ^= 1
     stored.write_bytes(bytes(data))
     with pytest.raises(VerificationError, match="FF-APP-040"):
-        vault.load("a-000001", bytes)
+        vault.load("a-000001", PrivateCheckpoint)
     vault.drop("a-000001")
     assert vault.names() == []
+    assert not list(tmp_path.iterdir())
 
 
 def test_an_advertisement_speaks_for_its_own_key_only() -> None:

@@ -46,7 +46,11 @@ class SealedFileStore:
         """`secret`: 32 bytes, in memory only."""
         self._folder, self._secret = folder, secret
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self._states = DiskObjectStore(folder / "states", "provider.states")
+
+    @property
+    def _states(self) -> DiskObjectStore:
+        """Where blobs lie; the folder is there while one does."""
+        return DiskObjectStore(self._folder / "states", "provider.states")
 
     def _path(self, name: str) -> Path:
         return self._folder / f"{name}.sealed"
@@ -105,8 +109,11 @@ class SealedFileStore:
             with contextlib.suppress(FarflungError, OSError):
                 sealed = value_of(_FORMAT, self._path(name).read_bytes(), _SealedFile, limits.VAULT_BYTES)
                 named.update(manifest.id for manifest in sealed.states)
-        for each in set(self._states.ids()) - named:
-            self._states.delete(each)
+        store = self._states
+        for each in set(store.ids()) - named:
+            store.delete(each)
+        with contextlib.suppress(OSError):  # not empty
+            store.root.rmdir()
 
 
 class PrivateRoundResult(Wire, frozen=True):
