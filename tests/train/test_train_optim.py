@@ -93,6 +93,12 @@ def test_clip_bounds_the_global_norm():
     assert optim.clip(grad, 7.0)[0] is grad
 
 
+def test_the_norm_of_a_large_gradient_is_that_of_an_exact_step() -> None:
+    grad = torch.randn(5 << 20, generator=torch.Generator().manual_seed(1))
+    exact = float(torch.linalg.vector_norm(grad.double()))
+    assert optim.clip(grad, 1.0)[1] == pytest.approx(exact, rel=3e-5)
+
+
 def test_schedule_warms_up_and_falls_to_its_end():
     schedule = ScheduleSpec(warmup=10, final=0.1)
     rates = [learning_rate(step, 100, 1.0, schedule) for step in range(101)]
