@@ -255,6 +255,21 @@ def test_too_little_memory_is_refused_and_the_advice_fits() -> None:
         advise(spec(network=peers(providers=fit + 1)), LAYOUT, 12_000_000, small)
 
 
+@pytest.mark.parametrize(("changes", "vectors"), [({}, 1), ({"outer_momentum": 0.9}, 2)])
+def test_a_state_that_no_process_reads_is_refused_before_anything_is_spent(
+    changes: dict[str, Any], vectors: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At the bound itself, walked across: what is planned can be written and read."""
+    spec = JobSpec(sync=sparse(**changes))
+    size = limits.MIB + 4 * LAYOUT.size * vectors
+    monkeypatch.setattr(limits, "PIPE_BYTES", size)
+    assert advise(spec, LAYOUT, 1000, MACHINE).parameters == LAYOUT.size
+    monkeypatch.setattr(limits, "PIPE_BYTES", size - 1)
+    with pytest.raises(PolicyError, match="FF-PLAN-003") as refused:
+        advise(spec, LAYOUT, 1000, MACHINE)
+    assert f"{LAYOUT.size - 1:,} parameters or fewer" in refused.value.hint
+
+
 @pytest.mark.parametrize("batch", [1, 8])
 @pytest.mark.parametrize("verifiers", [0, 2])
 @pytest.mark.parametrize("memory_bytes", range(500_000_000, 3_750_000_000, 250_000_000))

@@ -6,6 +6,7 @@ from typing import Final
 
 import msgspec
 
+from farflung.core import limits
 from farflung.core.errors import PolicyError
 from farflung.core.events import PlanEvent
 from farflung.core.money import parse_credits
@@ -21,7 +22,7 @@ from farflung.plan.machine import MachineMeasurements
 from farflung.plan.run_duration import RunDuration, alone_seconds, answer_seconds, duration
 from farflung.plan.run_price import RunPrice, price
 from farflung.plan.run_traffic import RunTraffic, lasting, traffic
-from farflung.plan.state_vectors import codec_of
+from farflung.plan.state_vectors import FLOAT, codec_of, outer_vectors
 from farflung.plan.worker_memory import StepMemory, WorkerMemory, memory
 
 HEADROOM: Final = 0.95  # share of the machine's usable memory that a plan may fill
@@ -124,9 +125,10 @@ def advise(
     validators: int = 1,
     step: StepMemory | None = None,
 ) -> RunPlan:
-    """Plans a local run, with its traced `step` where there is one; raises PolicyError FF-PLAN-001 (budget) or
-    FF-PLAN-002 (memory).
+    """Plans a local run, with its traced `step` where there is one; raises PolicyError FF-PLAN-001 (budget),
+    FF-PLAN-002 (memory) or FF-PLAN-003 (a state that is read at once is too large).
     """
+    _refuse_too_large_states(spec, layout)
     sent = traffic(spec, layout, dataset_bytes, codec_of(spec.sync, spec.rounds), network)
     need = memory(spec, layout, dataset_bytes, step, machine.torch)
     _refuse_too_little_memory(need, spec, machine)
@@ -150,6 +152,21 @@ def advise(
         answer=answer_seconds(spec, layout, machine),
         validators=validators,
         committee=agreed,
+    )
+
+
+def _refuse_too_large_states(spec: JobSpec, layout: TensorLayout) -> None:
+    """The first public state is the largest file of a run that some process reads whole."""
+    vectors = 1 + outer_vectors(spec.sync)
+    size = FLOAT * layout.size * vectors + limits.MIB  # with its head
+    if size <= limits.PIPE_BYTES:
+        return
+    others = f" and {vectors - 1} more vectors as long as they are, of {spec.sync.method}" if vectors > 1 else ""
+    raise PolicyError(
+        "FF-PLAN-003",
+        f"the run's public state has {format_bytes(size)}, and {format_bytes(limits.PIPE_BYTES)} are read at once",
+        cause=f"{layout.size:,} parameters: weights{others}",
+        hint=f"take a model of {(limits.PIPE_BYTES - limits.MIB) // (FLOAT * vectors):,} parameters or fewer",
     )
 
 

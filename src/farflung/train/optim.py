@@ -66,7 +66,7 @@ def clip(grad: Tensor, limit: float) -> tuple[Tensor, float]:
     Of so many elements at a time: `torch.linalg.vector_norm` adds in float32, and of 10^7 elements its sum is off by a
     thousandth, which an exact step is not.
     """
-    norm = math.hypot(*(float(torch.linalg.vector_norm(piece)) for piece in grad.split(NORM_PIECE)))
+    norm = math.hypot(*(float(torch.linalg.vector_norm(piece)) for piece in torch.split(grad, NORM_PIECE)))
     return bounded(grad, norm, limit), norm
 
 
