@@ -27,8 +27,8 @@ from attack_world import (
     start_order,
 )
 from role_configs import QuietChannel, node_config
+from worker_end import WorkerEnd
 
-from farflung.core import limits
 from farflung.core.codec import decode, encode
 from farflung.core.crypto import SigningKey, local_key
 from farflung.core.errors import RunError
@@ -45,8 +45,7 @@ from farflung.peers.node.agent import NodeAgent
 from farflung.peers.node.provider import PROVIDER
 from farflung.peers.node.verifier import VERIFIER
 from farflung.peers.protocol import messages as protocol_messages
-from farflung.train import blobs, worker_messages
-from farflung.train.io.worker import WorkerChannel
+from farflung.train import worker_messages
 from farflung.verify.commitment_check import is_commitment, is_root_signed, opens
 
 replace = msgspec.structs.replace
@@ -107,22 +106,14 @@ class Process:
         self._task = asyncio.create_task(self._serve())
 
     async def _serve(self) -> None:
-        channel = WorkerChannel(self._theirs.fileno(), self._theirs.fileno())
-        while (request := await asyncio.to_thread(self._read, channel)) is not None and not self.is_stuck:
-            reply, long = blobs.take(await self._answer(request))
+        end = WorkerEnd(self._theirs)
+        while (request := await end.next()) is not None and not self.is_stuck:
+            reply = await self._answer(request)
             if self.lie:
                 self._theirs.sendall(self.lie)
-                continue
-            await asyncio.to_thread(channel.write, encode(reply))
-            await asyncio.to_thread(channel.write_blobs, long)
+            else:
+                await end.reply(reply)
         await asyncio.Event().wait()
-
-    def _read(self, channel: WorkerChannel) -> Any:
-        raw = channel.read()
-        if raw is None:
-            return None
-        request = decode(raw, cast(type[Any], worker_messages.Request), limits.WORKER_BYTES)
-        return blobs.put(request, iter(channel.lent(blobs.count(request))))
 
     async def _answer(self, request: worker_messages.Request) -> worker_messages.Reply:
         try:

@@ -139,7 +139,7 @@ def false_alike(run: Play) -> bool:
 def test_an_opened_state_that_is_not_the_committed_one_is_false() -> None:
     def alter(made: Made) -> Made:
         assert made.opened is not None
-        broken = bytearray(made.opened.start or made.opened.last)
+        broken = bytearray(bytes(made.opened.start) or bytes(made.opened.last))
         broken[-1] ^= 1
         return made._replace(opened=replace(made.opened, start=bytes(broken)))
 
@@ -149,7 +149,7 @@ def test_an_opened_state_that_is_not_the_committed_one_is_false() -> None:
 def test_an_end_of_the_round_that_does_not_give_the_payload_is_false() -> None:
     def alter(made: Made) -> Made:
         assert made.opened is not None
-        broken = bytearray(made.opened.last)
+        broken = bytearray(bytes(made.opened.last))
         broken[-1] ^= 1
         return made._replace(opened=replace(made.opened, last=bytes(broken)))
 

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
+from worker_end import WorkerEnd
 
-from farflung.core.codec import decode, encode
 from farflung.core.errors import RunError
 from farflung.core.events import AnyEvent, EvaluationEvent, ProcessRestartEvent, ProcessUsageEvent, WarningEvent
 from farflung.core.ids import PeerId
@@ -19,7 +19,6 @@ from farflung.local.network.evaluation import Evaluator
 from farflung.local.network.restarts import RESTARTS
 from farflung.local.network.supervisor_worker import SupervisorWorker
 from farflung.train import worker_messages as words
-from farflung.train.io.worker import HEAD_BYTES
 
 SETUP = words.SetupCommand(JobSpec(), b"data", b"", 0, PeerId(bytes(32)))
 READY = words.SetupResult(10, 5, 2.0)
@@ -32,24 +31,19 @@ class Life:
 
     def __init__(self, answers: float, broke: str = "") -> None:
         self.socket, self._theirs = socket.socketpair()
-        self._theirs.setblocking(False)
         self.heard: list[words.Request] = []
         self.log_path, self._answers, self._broke = Path("worker.log"), answers, broke
         self._task = asyncio.create_task(self._serve())
 
     async def _serve(self) -> None:
-        loop, data = asyncio.get_running_loop(), b""
-        while piece := await loop.sock_recv(self._theirs, 1 << 16):
-            data += piece
-            while len(data) >= HEAD_BYTES + (size := int.from_bytes(data[:HEAD_BYTES], "little")):
-                message, data = data[HEAD_BYTES : HEAD_BYTES + size], data[HEAD_BYTES + size :]
-                self.heard.append(decode(message, cast(type[Any], words.Request), 1 << 20))
-                if len(self.heard) > self._answers:
-                    self._theirs.close()
-                    return
-                is_setup = isinstance(self.heard[-1], words.SetupCommand)
-                reply = encode(READY if is_setup else words.LossResult(float(len(self.heard)), 8, 4, 0.1))
-                await loop.sock_sendall(self._theirs, len(reply).to_bytes(HEAD_BYTES, "little") + reply)
+        end = WorkerEnd(self._theirs)
+        while (request := await end.next()) is not None:
+            self.heard.append(request)
+            if len(self.heard) > self._answers:
+                self._theirs.close()
+                return
+            is_setup = isinstance(request, words.SetupCommand)
+            await end.reply(READY if is_setup else words.LossResult(float(len(self.heard)), 8, 4, 0.1))
 
     def usage(self) -> dict[str, float]:
         return {"peak_bytes": 5, "cpu_seconds": 1.0}
