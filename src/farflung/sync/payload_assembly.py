@@ -92,7 +92,7 @@ class PayloadAssembly:
         return self._whole.get((tag, rank))
 
     def left(self, tag: int, rank: int) -> int:
-        """Pieces of a payload that have not come; -1 before the first one."""
+        """ChunkedBytes of a payload that have not come; -1 before the first one."""
         parcel = self._open.get((tag, rank))
         return len(parcel.open) if parcel else -1
 

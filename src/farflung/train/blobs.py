@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from farflung.core.codec import Wire
 
 
-class Pieces:
+class ChunkedBytes:
     """A long byte string in parts that nobody has joined: vectors of a model, which lie in memory already."""
 
     def __init__(self, parts: Sequence[bytes | memoryview]) -> None:
@@ -30,7 +30,7 @@ class Pieces:
         return b"".join(self.parts)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Pieces | bytes | memoryview) and bytes(self) == bytes(other)
+        return isinstance(other, ChunkedBytes | bytes | memoryview) and bytes(self) == bytes(other)
 
     __hash__ = None  # type: ignore[assignment]
 
@@ -45,19 +45,19 @@ MessageT = TypeVar("MessageT", bound=Wire)
 
 def joined_later(parts: Sequence[bytes | memoryview]) -> Blob:
     """A long field of a message that is still to be sent: it is sent in these parts."""
-    return cast(Blob, Pieces(parts))
+    return cast(Blob, ChunkedBytes(parts))
 
 
 def bytes_of(blob: Blob) -> bytes | memoryview:
     """A long field as one byte string."""
     whole: object = blob
-    return bytes(whole) if isinstance(whole, Pieces) else blob
+    return bytes(whole) if isinstance(whole, ChunkedBytes) else blob
 
 
 def parts_of(blob: Blob) -> Sequence[bytes | memoryview]:
     """A long field as it is sent, part by part."""
     whole: object = blob
-    return whole.parts if isinstance(whole, Pieces) else (blob,)
+    return whole.parts if isinstance(whole, ChunkedBytes) else (blob,)
 
 
 def take(message: MessageT) -> tuple[MessageT, list[Blob]]:
