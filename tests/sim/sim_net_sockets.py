@@ -10,6 +10,8 @@ from typing import Any
 
 from sim_net_lines import HERE, Address, Flow, Host, Link, Net, Process
 
+from farflung.net.io.socket_options import ALIVE_SECONDS, DEAD_SECONDS
+
 SEND_BUFFER = 128 * 1024
 CONNECT_SECONDS = 127.0  # until a call that nobody answers ends
 
@@ -76,6 +78,8 @@ class SimSocket:
     def setsockopt(self, level: int, option: int, value: Any) -> None:
         self._check()
         self.options[level, option] = value
+        if (level, option) == (socket.SOL_SOCKET, socket.SO_KEEPALIVE) and value:
+            self.net.clock.after(ALIVE_SECONDS, lambda: self._ask(self.net.clock.now))
 
     def getsockopt(self, level: int, option: int, size: int = 0) -> Any:
         self._check()
@@ -287,6 +291,18 @@ class SimSocket:
                 other.fail(error)
 
         net.clock.after(net.delay(host, far), arrive)
+
+    def _ask(self, heard: float) -> None:
+        """The kernel asks the other one, which was heard last at that time; the connection ends when it is silent."""
+        if self.is_gone or self.error or self._in is None or self._link is None:
+            return
+        now = self.net.clock.now
+        if self._link.moved is None and self.net.carries(self.process.host, self._in.one):
+            heard = now
+        if now - heard > DEAD_SECONDS:
+            self.fail(errno.ETIMEDOUT)
+        else:
+            self.net.clock.after(1.0 if heard < now else ALIVE_SECONDS, lambda: self._ask(heard))
 
     def _call(self, pause: float, since: float) -> None:
         """Sends a SYN, and another one after `pause`."""
