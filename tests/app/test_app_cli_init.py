@@ -15,8 +15,7 @@ from farflung.app.cli import init
 from farflung.app.cli.main import main
 from farflung.job.job_loader import load
 from farflung.job.job_toml import ABOUT
-from farflung.job.keys import KEYS, value_of
-from farflung.job.spec import JobSpec
+from farflung.job.keys import KEYS
 from farflung.train import flat_model, inner_steps, user_module
 from farflung.train.data_order import batch
 
@@ -45,7 +44,7 @@ def test_every_commented_key_shows_the_jobs_own_default(kind: str) -> None:
     whole = load(with_comments_taken(text))
     assert {key for key, origin in whole.origins.items() if origin == "default"} == set()
     for key in set(KEYS) - active:
-        assert value_of(whole.spec, key) == value_of(JobSpec(), key), key
+        assert whole.value_of(key) == KEYS[key].default, key
 
 
 @pytest.mark.parametrize("kind", ["gpt", "module"])

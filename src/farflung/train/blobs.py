@@ -94,6 +94,6 @@ def _fields(kind: type[Wire]) -> tuple[tuple[str, ...], tuple[str, ...]]:
     for name, hint in typing.get_type_hints(kind, include_extras=True).items():
         if _MARK in getattr(hint, "__metadata__", ()):
             own.append(name)
-        elif typing.get_origin(hint) is tuple and issubclass(part := typing.get_args(hint)[0], Wire):
-            nested += [name] * any(_fields(part))
+        elif typing.get_origin(hint) is tuple and isinstance(part := typing.get_args(hint)[0], type):
+            nested += [name] * (issubclass(part, Wire) and any(_fields(part)))
     return tuple(own), tuple(nested)
