@@ -177,10 +177,10 @@ def test_a_sweep_goes_on_where_one_part_of_it_fails() -> None:
 
     node.departure, node._disk_floor = SimpleNamespace(sweep=sweeps), SimpleNamespace(fault=str)
     node.disputes = node.admission = SimpleNamespace(clear=works)
-    node.tamper_watch = SimpleNamespace(sweep=works)
+    node.tamper_watch = node.voucher_bound = SimpleNamespace(sweep=works)
     warned: list[Any] = []
     asyncio.run(node.sweep(warned.append))
-    assert (done, [error.code for error in warned]) == (["left False", *["swept"] * 3], ["FF-NET-043"])
+    assert (done, [error.code for error in warned]) == (["left False", *["swept"] * 4], ["FF-NET-043"])
 
 
 @pytest.mark.parametrize(("cores", "threads"), [(1, 1), (3, 3), (0, 8)])
