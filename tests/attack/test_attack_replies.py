@@ -19,6 +19,7 @@ from farflung.core.tensor_layout import TensorLayout
 from farflung.local.model import text_generation
 from farflung.plan.heap import HeapGrowth
 from farflung.plan.step_trace import StepTrace
+from farflung.train import blobs
 from farflung.train import worker_messages as words
 from farflung.train.inference_messages import (
     GenerateReply,
@@ -155,6 +156,13 @@ def test_values_are_counted_before_objects_are_made_of_them(channel: str) -> Non
     head = b"\x95\xa5state\x00\xc4\x20" + bytes(32) + b"\xc4\x00"
     error = refused(CHANNELS[channel], framed(head + pairs))
     assert error.code in {"FF-TRAIN-090", "FF-VERI-110", "FF-VERI-065", "FF-APP-167"}
+
+
+def test_a_state_of_more_than_the_job_can_need_is_refused_before_a_byte_is_read() -> None:
+    said, _ = blobs.take(words.OpenSegmentResult(b"", b"", b""))
+    for claim in (64 * limits.MIB, 1 << 62):
+        behind = framed(encode(said)) + claim.to_bytes(8, "little")
+        assert refused(asks(words.OpenSegmentCommand(0, 0)), behind).code == "FF-TRAIN-091"
 
 
 LARGE = TensorLayout.of({f"w{i:04}" * 32: (1,) for i in range(1 << 11)})  # its shapes may have 400 kB

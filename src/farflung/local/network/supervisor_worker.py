@@ -54,7 +54,7 @@ class SupervisorWorker:
 
     def _live(self) -> None:
         self._process = self._start()
-        self._pipe = WorkerPipe(self._process.socket, self._replies.to)
+        self._pipe = WorkerPipe(self._process.socket, self._replies.to, self._process.log_path.parent)
         self._knows_job = self._trains_alone = False
 
     async def request(self, message: worker_messages.Request) -> worker_messages.Reply:

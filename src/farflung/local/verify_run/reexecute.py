@@ -82,7 +82,7 @@ async def _replays(
     scratch = temporary_folders.make("farflung-again-")
     process = start_worker(scratch / "scratch", scratch / "worker.log", bounds_of(terms.spec, len(data)))
     try:
-        worker = _WatchedWorker(process, WorkerPipe(process.socket, WorkerReplies(terms.layout).to))
+        worker = _WatchedWorker(process, WorkerPipe(process.socket, WorkerReplies(terms.layout).to, scratch))
         for peer, last in until.items():
             replay = await chains.replay(worker, peer, proven.seats.index(peer), last)
             came = "the same bits" if replay.broken is None else f"other bits in round {replay.broken}"

@@ -278,7 +278,7 @@ class NodeAgent:
         seconds = threads * cpu_bound(terms.layout.size, tokens, self._facts.flops)
         bounds = replace(limits_for(self._proposal.worker_bytes, seconds), cores=threads)
         self._process = start_worker(self._folder / "scratch", self._folder / "worker.log", bounds)
-        self._pipe = WorkerPipe(self._process.socket, WorkerReplies(terms.layout).to)
+        self._pipe = WorkerPipe(self._process.socket, WorkerReplies(terms.layout).to, self._folder)
         self._channel.report("worker", pid=self._process.pid, tier=self._process.tier.name)
 
     def _end_worker(self, reason: str = "") -> None:
