@@ -341,7 +341,7 @@ def test_a_program_out_of_bounds_begins_no_game(subtests):
         {"step_tokens": 25},
         {"leaves": limits.EXECUTION_LEAVES},
         {"rows": limits.WEIGHT + 1},
-        {"places": limits.DATA_BYTES + 1},
+        {"places": limits.PROGRAM_PLACES + 1},
     ]:
         with subtests.test(change=change):
             tiny = Tiny()

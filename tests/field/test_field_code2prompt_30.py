@@ -231,7 +231,7 @@ def test_the_limit_says_what_it_cuts(tmp_path: Path) -> None:
 
 def test_text_that_is_too_large_as_utf8_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "a.txt").write_bytes(("語" * 40).encode("utf-16"))  # 82 bytes, and 120 in UTF-8
-    monkeypatch.setattr(limits, "DATA_BYTES", 100)
+    monkeypatch.setattr(limits, "TEXT_BYTES", 100)
     with pytest.raises(FarflungError, match="FF-JOB-012"):
         read(tmp_path)
 

@@ -4,15 +4,16 @@ import json
 import os
 import subprocess
 import sys
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from farflung.core import limits
-from farflung.core.crypto import NS_OBJECT, digest
-from farflung.core.errors import SpecError
-from farflung.job.dataset import pack, split_files
+from farflung.core.crypto import NS_OBJECT, PieceDigest, digest
+from farflung.core.errors import RunError, SpecError
+from farflung.job.dataset import pack, packed, packed_bytes, split_files, split_tokens
 from farflung.job.io import job_files, text_folders
 from farflung.job.safetensors_header import HEAD_BYTES, find_tokens
 from farflung.job.spec import DataSpec, ModelSpec
@@ -113,7 +114,7 @@ def test_npy_tokens_are_read_and_kept_small(tmp_path, dtype):
     np.save(tmp_path / "t.npy", np.arange(40, dtype=dtype))
     made = data(tmp_path / "t.npy")
     assert made.train.dtype == np.uint8
-    assert made.train.tolist() + made.heldout.tolist() == list(range(40))
+    assert made.train[:].tolist() + made.heldout[:].tolist() == list(range(40))
 
 
 def test_safetensors_tokens_are_read(tmp_path):
@@ -121,13 +122,13 @@ def test_safetensors_tokens_are_read(tmp_path):
     for tensors in ({"x": tokens}, {"a": tokens[:3], "tokens": tokens, "z": tokens[:2]}):
         made = data(safetensors(tmp_path / "t.safetensors", tensors), ModelSpec(context=4, vocabulary=300))
         assert made.train.dtype == np.uint16
-        assert made.train.tolist() + made.heldout.tolist() == list(range(40))
+        assert made.train[:].tolist() + made.heldout[:].tolist() == list(range(40))
 
 
 def test_files_of_the_safetensors_library_are_read(tmp_path):
     library = pytest.importorskip("safetensors.numpy")
     library.save_file({"tokens": np.arange(40, dtype=np.int32)}, tmp_path / "t.safetensors")
-    assert data(tmp_path / "t.safetensors").heldout.tolist() == list(range(30, 40))
+    assert data(tmp_path / "t.safetensors").heldout[:].tolist() == list(range(30, 40))
 
 
 @pytest.mark.parametrize(
@@ -229,6 +230,7 @@ def test_a_file_that_may_not_be_read_is_refused(tmp_path):
 
 def test_everything_is_measured_before_it_is_read(tmp_path, monkeypatch):
     monkeypatch.setattr(limits, "DATA_BYTES", 100)
+    monkeypatch.setattr(limits, "TEXT_BYTES", 100)
     (tmp_path / "big.txt").write_bytes(b"x" * 101)
     assert code_of(data, tmp_path / "big.txt") == "FF-JOB-012"
     np.save(tmp_path / "big.npy", np.zeros(200, np.uint8))
@@ -303,3 +305,29 @@ def test_a_misspelt_function_comes_with_the_nearest_and_star_imports_are_trusted
     assert caught.value.hint == 'did you mean "build"?'
     (tmp_path / "m.py").write_bytes(b"from models import *")
     assert job_files.read_module("m.py:build", tmp_path)[1] == "build"
+
+
+@pytest.mark.parametrize("suffix", [".npy", ".safetensors"])
+def test_tokens_of_a_file_are_read_where_they_are_used_and_held_nowhere(tmp_path, suffix):
+    tokens = np.arange(1 << 21, dtype=np.int64) % 300
+    path = tmp_path / f"t{suffix}"
+    if suffix == ".npy":
+        np.save(path, tokens)
+    else:
+        safetensors(path, {"tokens": tokens})
+    tracemalloc.start()
+    try:
+        made = data(path, ModelSpec(context=4, vocabulary=300))
+        found = PieceDigest(NS_OBJECT, packed_bytes(made))
+        for piece in packed(made):
+            found.update(piece)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < tokens.nbytes // 2 + 4 * limits.MIB
+    assert found.value() == digest(NS_OBJECT, pack(split_tokens(tokens.astype(np.uint16), 0.25)))
+    assert (made.train[1000:3000:7] == tokens[1000:3000:7]).all()
+    assert made.train.size == len(made.train) == 3 << 19
+    os.truncate(path, path.stat().st_size - 8)
+    with pytest.raises(RunError, match="FF-JOB-061"):
+        made.heldout[-4:]

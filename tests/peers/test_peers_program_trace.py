@@ -59,6 +59,10 @@ SORTS = VerificationError(
 Made = GraphFile | FarflungError
 
 
+def data_set() -> Dataset:
+    return dataset.unpack(DATA)
+
+
 @functools.cache
 def built() -> FlatModel:
     return flat_model.build(SPEC, b"")
@@ -90,7 +94,7 @@ def found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, made: Made, **flags: 
     spec = load(None, preset="tiny", flags=keys).spec
     folder = RunFolder(tmp_path)
     traced_ = asyncio.run(program_trace.trace(folder, spec, b""))
-    return program_trace.classify(folder, spec, built().layout, tolerance(), DATA, traced_)
+    return program_trace.classify(folder, spec, built().layout, tolerance(), TOKENS, traced_)
 
 
 def terms() -> JobTerms:
@@ -163,25 +167,25 @@ def test_what_is_not_proven_may_not_cost_more_than_that(tmp_path: Path, monkeypa
 
 @pytest.mark.slow
 def test_a_node_takes_the_graph_that_the_terms_name_and_no_other() -> None:
-    made = program_trace.parts(terms(), DATA, encode(step()))
+    made = program_trace.parts(terms(), data_set, encode(step()))
     assert made is not None
     assert made.program == terms().program
     with pytest.raises(VerificationError, match="FF-APP-343"):
-        program_trace.parts(terms(), DATA, OTHER)
+        program_trace.parts(terms(), data_set, OTHER)
     with pytest.raises(ProtocolError, match="FF-CORE-064"):
-        program_trace.parts(terms(), DATA, UNSOUND)
+        program_trace.parts(terms(), data_set, UNSOUND)
     with pytest.raises(ProtocolError):
-        program_trace.parts(terms(), DATA, b"")
+        program_trace.parts(terms(), data_set, b"")
 
 
 def test_a_node_takes_no_program_that_its_own_parts_do_not_make() -> None:
-    other = dataset.pack(Dataset(TOKENS[::-1].copy(), TOKENS[:100]))
+    other = Dataset(TOKENS[::-1].copy(), TOKENS[:100])
     with pytest.raises(SpecError, match="FF-VERI-102"):
-        program_trace.parts(terms(), other, encode(step()))
+        program_trace.parts(terms(), lambda: other, encode(step()))
 
 
 def test_a_job_that_names_no_graph_ships_none() -> None:
-    assert program_trace.parts(replace(terms(), program=CanonicalProgram(), unproven="no form"), DATA, b"") is None
+    assert program_trace.parts(replace(terms(), program=CanonicalProgram(), unproven="no form"), data_set, b"") is None
 
 
 def test_the_class_is_told_as_an_event() -> None:

@@ -1,6 +1,7 @@
 """The worker process over a real socket pair."""
 
 import asyncio
+import os
 import socket
 import subprocess
 import sys
@@ -11,7 +12,9 @@ import pytest
 from farflung.core import limits
 from farflung.core.codec import encode
 from farflung.core.errors import ProtocolError, RunError
-from farflung.train import worker_messages
+from farflung.core.io.spool_file import release
+from farflung.train import blobs, worker_messages
+from farflung.train.io import reply as replies
 from farflung.train.io.worker import WorkerChannel, broken
 from farflung.train.io.worker_pipe import WorkerPipe
 from farflung.train.worker_messages import AcceptedPayload, LoadCommand, MergeCommand, TrainCommand
@@ -79,6 +82,28 @@ def test_a_message_over_the_limit_ends_the_worker_before_it_is_read():
         code, errors = end(process)
     assert code == ProtocolError.exit_code
     assert b"FF-TRAIN-091" in errors
+
+
+def test_a_whole_file_is_lent_as_it_lies_there(tmp_path):
+    path = tmp_path / "dataset.bin"
+    path.write_bytes(b"tokens" * 1000)
+
+    async def lent(long):
+        ours, theirs = socket.socketpair()
+        ours.setblocking(False)
+        with ours, theirs:
+            await replies.lend(ours, long, tmp_path)
+            return WorkerChannel(theirs.fileno(), theirs.fileno()).lent(len(long))
+
+    first, file, last = asyncio.run(lent([b"abc", blobs.in_file(path, 6000), b"de"]))
+    assert (bytes(first), bytes(file), bytes(last)) == (b"abc", b"tokens" * 1000, b"de")
+    assert os.listdir(tmp_path) == ["dataset.bin"]
+    release(file)  # its pages are read again
+    assert file == b"tokens" * 1000
+    with pytest.raises(RunError, match="FF-TRAIN-113"):
+        asyncio.run(lent([blobs.in_file(tmp_path / "gone", 1)]))
+    with pytest.raises(ValueError, match="mmap length"):
+        asyncio.run(lent([blobs.in_file(path, 9000)]))
 
 
 def test_a_worker_that_dies_is_reported():

@@ -156,7 +156,10 @@ LOG_RECORD_BYTES: Final = 4 * MIB
 MODULE_BYTES: Final = MIB  # a user's model source
 LINEAGE: Final = 64  # runs that one stands on, the runs that those stand on among them
 REASON_LENGTH: Final = 300  # characters of why a job is outcome only
-DATA_BYTES: Final = 8 << 30
+TEXT_BYTES: Final = 8 << 30  # of text that one job names: it is read into memory when the job is prepared
+DATA_BYTES: Final = 64 << 30  # of a packed data set
+WHOLE_DATA_BYTES: Final = 64 * MIB  # of one that every node gets whole
+PROGRAM_PLACES: Final = 8 << 30  # where a window of a proven job's data may start: law
 
 # Plans of parallel training
 PLANNED_RANKS: Final = 1 << 20  # and any other count of one plan

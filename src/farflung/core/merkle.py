@@ -68,7 +68,11 @@ def root(leaves: Sequence[bytes]) -> Hash:
 
 def prove(leaves: Sequence[bytes], index: int) -> tuple[Hash, ...]:
     """The sibling hashes from leaf `index` to the top, for `holds`."""
-    level: Sequence[bytes] = [leaf_hash(i, leaf) for i, leaf in enumerate(leaves)]
+    return path_in([leaf_hash(i, leaf) for i, leaf in enumerate(leaves)], index)
+
+
+def path_in(level: Sequence[bytes], index: int) -> tuple[Hash, ...]:
+    """The sibling hashes from node `index` of one level to the top."""
     path: list[Hash] = []
     while len(level) > 1:
         sibling = index ^ 1
@@ -76,6 +80,15 @@ def prove(leaves: Sequence[bytes], index: int) -> tuple[Hash, ...]:
             path.append(Hash(bytes(level[sibling])))
         level, index = _up(level), index // 2
     return tuple(path)
+
+
+def path_length(count: int, index: int) -> int:
+    """How many sibling hashes lead from leaf `index` of `count` to the top."""
+    found = 0
+    while count > 1:
+        found += index ^ 1 < count
+        index, count = index // 2, (count + 1) // 2
+    return found
 
 
 def holds(root_hash: bytes, count: int, index: int, data: bytes, path: Sequence[bytes]) -> bool:

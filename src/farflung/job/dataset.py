@@ -8,20 +8,19 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final, NamedTuple
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from farflung.core import limits
+from farflung.core.canon.token_leaves import Tokens, TokenSource
 from farflung.core.errors import ProtocolError, SpecError
 from farflung.core.file_header import FileFormat, other_version
 from farflung.job.spec import ModelSpec
 from farflung.job.text_files import ZERO, File, check_text, draw, no_data
-
-Tokens = NDArray[np.unsignedinteger[Any]]
 
 _HEAD: Final = struct.Struct("<4sHBxQQ")
 _MAGIC: Final = b"FFDS"
@@ -32,14 +31,16 @@ _DTYPES: Final[Mapping[int, np.dtype[Any]]] = {  # by code: bytes of one token
     2: np.dtype("<u2"),
     4: np.dtype("<u4"),
 }
-_COUNT_BLOCK: Final = 1 << 22  # tokens counted at a time: bincount widens them to 8 bytes
+_BLOCK: Final = 1 << 19  # tokens counted or packed at a time: bincount widens them to 8 bytes
+_COUNTED: Final = 1 << 24  # of one part, for the entropy that is shown beside losses
+HEAD_BYTES: Final = _HEAD.size
 
 
 class Dataset(msgspec.Struct, frozen=True, eq=False):
     """Both parts are 1-D and of one dtype: uint8, uint16 or uint32."""
 
-    train: Tokens
-    heldout: Tokens
+    train: TokenSource
+    heldout: TokenSource
 
 
 def token_dtype(vocabulary: int) -> np.dtype[Any]:
@@ -48,14 +49,50 @@ def token_dtype(vocabulary: int) -> np.dtype[Any]:
 
 
 def pack(dataset: Dataset) -> bytes:
-    """One byte string for one data set; both parts are non-empty and of one dtype (else ValueError)."""
+    """One byte string for one data set. Raises ValueError as `packed` does."""
+    return b"".join(packed(dataset))
+
+
+def packed(dataset: Dataset) -> Iterator[bytes | memoryview]:
+    """The packed form piece by piece; both parts are non-empty and of one dtype (else ValueError)."""
     train, heldout = dataset.train, dataset.heldout
     code = train.dtype.itemsize
     if train.dtype != heldout.dtype or train.dtype != _DTYPES.get(code) or not (train.size and heldout.size):
         raise ValueError("both parts are non-empty and of one dtype: uint8, uint16 or uint32")
-    head = _HEAD.pack(_MAGIC, _VERSION, code, train.size, heldout.size)
-    parts = [np.ascontiguousarray(part, _DTYPES[code]) for part in (train, heldout)]
-    return b"".join([head, *(part.data.cast("B") for part in parts)])
+    yield _HEAD.pack(_MAGIC, _VERSION, code, train.size, heldout.size)
+    for part in (train, heldout):
+        for at in range(0, part.size, _BLOCK):
+            yield np.ascontiguousarray(part[at : at + _BLOCK], _DTYPES[code]).data.cast("B")
+
+
+def packed_bytes(dataset: Dataset) -> int:
+    """Bytes of the packed form."""
+    return _HEAD.size + dataset.train.dtype.itemsize * (dataset.train.size + dataset.heldout.size)
+
+
+class PackedHead(NamedTuple):
+    """What the head of a packed data set says: the dtype of its tokens, and how many each part has."""
+
+    dtype: np.dtype[Any]
+    train: int
+    heldout: int
+
+
+def read_head(data: bytes | memoryview, size: int) -> PackedHead:
+    """The head of a packed data set of `size` bytes, which `data` begins.
+
+    Raises ProtocolError FF-JOB-030, VersionError FF-CORE-095.
+    """
+    if not _HEAD.size <= size <= _HEAD.size + limits.DATA_BYTES or len(data) < _HEAD.size:
+        raise _malformed(f"it has {size} bytes")
+    magic, version, code, train, heldout = _HEAD.unpack_from(data)
+    if magic == _MAGIC and version != _VERSION:
+        raise other_version(_FORM, version)
+    if magic != _MAGIC or code not in _DTYPES or data[7]:
+        raise _malformed("its head is of another kind")
+    if size != _HEAD.size + code * (train + heldout) or not train or not heldout:
+        raise _malformed("its length is not what its head says")
+    return PackedHead(_DTYPES[code], train, heldout)
 
 
 def unpack(data: bytes | memoryview) -> Dataset:
@@ -63,17 +100,9 @@ def unpack(data: bytes | memoryview) -> Dataset:
 
     Raises ProtocolError FF-JOB-030, VersionError FF-CORE-095.
     """
-    if not _HEAD.size <= len(data) <= _HEAD.size + limits.DATA_BYTES:
-        raise _malformed(f"it has {len(data)} bytes")
-    magic, version, code, train, heldout = _HEAD.unpack_from(data)
-    if magic == _MAGIC and version != _VERSION:
-        raise other_version(_FORM, version)
-    if magic != _MAGIC or code not in _DTYPES or data[7]:
-        raise _malformed("its head is of another kind")
-    if len(data) != _HEAD.size + code * (train + heldout) or not train or not heldout:
-        raise _malformed("its length is not what its head says")
-    tokens = np.frombuffer(data, _DTYPES[code], offset=_HEAD.size)
-    return Dataset(tokens[:train], tokens[train:])
+    head = read_head(data, len(data))
+    tokens = np.frombuffer(data, head.dtype, offset=_HEAD.size)
+    return Dataset(tokens[: head.train], tokens[head.train :])
 
 
 def _malformed(cause: str) -> ProtocolError:
@@ -82,6 +111,20 @@ def _malformed(cause: str) -> ProtocolError:
 
 def check_dataset(dataset: Dataset, model: ModelSpec) -> None:
     """Raises SpecError FF-JOB-022 (a part is too short), FF-JOB-023 (a token outside the vocabulary)."""
+    check_lengths(dataset, model)
+    for name, part in (("training", dataset.train), ("validation", dataset.heldout)):
+        most = max(int(part[at : at + _BLOCK].max()) for at in range(0, part.size, _BLOCK))
+        if most >= model.vocabulary:
+            raise SpecError(
+                "FF-JOB-023",
+                f"token {most} in the {name} data",
+                cause=f"model.vocabulary = {model.vocabulary}, so tokens go from 0 to {model.vocabulary - 1}",
+                hint=f"set vocabulary = {most + 1} in [model]; text needs 256",
+            )
+
+
+def check_lengths(dataset: Dataset, model: ModelSpec) -> None:
+    """Raises SpecError FF-JOB-022 (a part is too short)."""
     for name, part in (("training", dataset.train), ("validation", dataset.heldout)):
         if part.size <= model.context:
             raise SpecError(
@@ -90,13 +133,6 @@ def check_dataset(dataset: Dataset, model: ModelSpec) -> None:
                 cause=f"{part.size} tokens hold no sequence of model.context + 1 = {model.context + 1}",
                 hint="give more data, or set a smaller model.context"
                 + ("" if name == "training" else ", or raise data.heldout"),
-            )
-        if int(part.max()) >= model.vocabulary:
-            raise SpecError(
-                "FF-JOB-023",
-                f"token {int(part.max())} in the {name} data",
-                cause=f"model.vocabulary = {model.vocabulary}, so tokens go from 0 to {model.vocabulary - 1}",
-                hint=f"set vocabulary = {int(part.max()) + 1} in [model]; text needs 256",
             )
 
 
@@ -149,25 +185,35 @@ def _joined(parts: list[bytes]) -> Tokens:
 
 def split_tokens(tokens: Tokens, heldout: float) -> Dataset:
     """The last `heldout` share is held out, at least one token. Raises SpecError FF-JOB-020 for fewer than two."""
-    if tokens.size < 2:
-        raise no_data()
-    cut = tokens.size - max(1, int(heldout * tokens.size))
+    cut = train_part(tokens.size, heldout)
     return Dataset(tokens[:cut], tokens[cut:])
 
 
-def unigram_entropy(train: Tokens, heldout: Tokens, vocabulary: int = 256) -> float:
+def train_part(tokens: int, heldout: float) -> int:
+    """How many of so many tokens are trained on. Raises SpecError FF-JOB-020 for fewer than two."""
+    if tokens < 2:
+        raise no_data()
+    return tokens - max(1, int(heldout * tokens))
+
+
+def unigram_entropy(train: TokenSource, heldout: TokenSource, vocabulary: int = 256) -> float:
     """Nats per token of the validation part under the training part's frequencies, each count plus one.
 
-    What a model that knows no context reaches. Both parts are non-empty.
+    What a model that knows no context reaches. Both parts are non-empty; a token that is not below `vocabulary` counts.
+    Of a part of more than 2^24 tokens so many are counted, in blocks that lie evenly apart.
     """
-    symbols = max(vocabulary, int(train.max()) + 1, int(heldout.max()) + 1)
-    seen, asked = _counts(train, symbols), _counts(heldout, symbols)
-    log_share = np.log((seen + 1) / (train.size + symbols))
-    return -math.fsum((asked * log_share).tolist()) / heldout.size
+    seen, asked = _counts(train, vocabulary), _counts(heldout, vocabulary)
+    symbols = max(len(seen), len(asked))
+    seen, asked = (np.pad(each, (0, symbols - len(each))) for each in (seen, asked))
+    log_share = np.log((seen + 1) / (int(seen.sum()) + symbols))
+    return -math.fsum((asked * log_share).tolist()) / int(asked.sum())
 
 
-def _counts(tokens: Tokens, symbols: int) -> NDArray[np.int64]:
-    total = np.zeros(symbols, np.int64)
-    for start in range(0, tokens.size, _COUNT_BLOCK):
-        total += np.bincount(tokens[start : start + _COUNT_BLOCK], minlength=symbols)
+def _counts(tokens: TokenSource, symbols: int) -> NDArray[np.int64]:
+    total, blocks = np.zeros(symbols, np.int64), -(-tokens.size // _BLOCK)
+    counted = min(blocks, _COUNTED // _BLOCK)
+    for start in (index * blocks // counted * _BLOCK for index in range(counted)):
+        found = np.bincount(tokens[start : start + _BLOCK], minlength=len(total))
+        found[: len(total)] += total
+        total = found
     return total

@@ -12,11 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from farflung.core import limits
+from farflung.core.canon.token_leaves import Tokens
 from farflung.core.errors import SpecError
-from farflung.job.dataset import Tokens, token_dtype
+from farflung.job.dataset import token_dtype
 
 HEAD_BYTES: Final = limits.MIB  # the longest head that is read
-_BLOCK: Final = 1 << 22  # tokens checked at a time
 _DTYPES: Final = {
     name: np.dtype(code)
     for name, code in [
@@ -80,20 +80,25 @@ def _place(name: str, tensor: _TensorHeader, start: int, file_bytes: int) -> Tok
     return TokenExtent(start + begin, tensor.shape[0], dtype)
 
 
-def narrowed(name: str, tokens: NDArray[Any], vocabulary: int) -> Tokens:
-    """1-D whole numbers in [0, vocabulary) in the smallest dtype; raises SpecError FF-JOB-023, FF-JOB-024."""
-    if tokens.ndim != 1 or tokens.dtype.kind not in "iu":
-        raise bad_tokens(name, f"it is {tokens.dtype} with {tokens.ndim} dimensions")
-    result = np.empty(tokens.size, token_dtype(vocabulary))
-    for start in range(0, tokens.size, _BLOCK):
-        block = tokens[start : start + _BLOCK]
-        low, high = int(block.min()), int(block.max())
-        if low < 0 or high >= vocabulary:
-            raise SpecError(
-                "FF-JOB-023",
-                f"token {low if low < 0 else high} in {name}",
-                cause=f"model.vocabulary = {vocabulary}, so tokens go from 0 to {vocabulary - 1}",
-                hint="set vocabulary in [model] to one more than the largest token; tokens are never negative",
-            )
-        result[start : start + _BLOCK] = block
-    return result
+def check_kind(name: str, dtype: np.dtype[Any], dimensions: int) -> None:
+    """Raises SpecError FF-JOB-024 for what are no 1-D whole numbers."""
+    if dimensions != 1 or dtype.kind not in "iu":
+        raise bad_tokens(name, f"it is {dtype} with {dimensions} dimensions")
+
+
+def check_range(name: str, block: NDArray[Any], vocabulary: int) -> None:
+    """Raises SpecError FF-JOB-023 for whole numbers outside [0, vocabulary); there is at least one."""
+    low, high = int(block.min()), int(block.max())
+    if low < 0 or high >= vocabulary:
+        raise SpecError(
+            "FF-JOB-023",
+            f"token {low if low < 0 else high} in {name}",
+            cause=f"model.vocabulary = {vocabulary}, so tokens go from 0 to {vocabulary - 1}",
+            hint="set vocabulary in [model] to one more than the largest token; tokens are never negative",
+        )
+
+
+def narrowed(name: str, tokens: Tokens, vocabulary: int) -> Tokens:
+    """Tokens in [0, vocabulary) in the smallest dtype; raises SpecError FF-JOB-023."""
+    check_range(name, tokens, vocabulary)
+    return tokens.astype(token_dtype(vocabulary), copy=False)

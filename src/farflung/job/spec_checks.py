@@ -66,7 +66,7 @@ RANGES: Final[Mapping[str, ValueRange]] = {
     "model.heads": ValueRange(1, 1024),
     "model.context": ValueRange(2, limits.WEIGHT),
     "model.vocabulary": ValueRange(2, 1 << 20),
-    "data.limit": ValueRange(0, limits.DATA_BYTES),
+    "data.limit": ValueRange(0, limits.TEXT_BYTES),
     "data.heldout": ValueRange(0, 0.5, above=True),
     "optimizer.lr": _POSITIVE,
     "optimizer.beta1": _SHARE,

@@ -36,7 +36,7 @@ TRIAL_COPIES: Final = 9
 TRIAL_SCORES: Final = 2
 OTHERS: Final = 3  # ledger, checker and supervisor
 RELAYS: Final = 2  # beside them, where somebody cannot be reached, unless the run is told another number
-DATA_COPIES: Final = 3  # the message, what is decoded from it, and what is kept
+DATA_COPIES: Final = 1  # it is mapped from a file, of which all may be resident
 # Values kept per token and channel of one GPT block (measured 16.97, fused attention).
 BLOCK_VALUES: Final = 17
 # Of logits: their log-softmax, its gradient and theirs, alive at once when the backward pass begins.

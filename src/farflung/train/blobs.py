@@ -10,6 +10,7 @@ from __future__ import annotations
 import typing
 from collections.abc import Iterator, Sequence
 from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final, TypeVar, cast
 
 from msgspec.structs import replace
@@ -35,6 +36,16 @@ class ChunkedBytes:
     __hash__ = None  # type: ignore[assignment]
 
 
+class FileBytes:
+    """A long byte string that is a whole file already, which nobody changes: it is lent as it lies there."""
+
+    def __init__(self, path: Path, size: int) -> None:
+        self.path, self.size = path, size
+
+    def __len__(self) -> int:
+        return self.size
+
+
 _MARK: Final = "travels beside its message"
 if TYPE_CHECKING:
     Blob = bytes | memoryview
@@ -46,6 +57,17 @@ MessageT = TypeVar("MessageT", bound=Wire)
 def joined_later(parts: Sequence[bytes | memoryview]) -> Blob:
     """A long field of a message that is still to be sent: it is sent in these parts."""
     return cast(Blob, ChunkedBytes(parts))
+
+
+def in_file(path: Path, size: int) -> Blob:
+    """A long field of a message that is still to be sent: the file is lent. Only what lends it can read it."""
+    return cast(Blob, FileBytes(path, size))
+
+
+def file_of(blob: Blob) -> FileBytes | None:
+    """The file that is lent as this field; None: it is no file."""
+    whole: object = blob
+    return whole if isinstance(whole, FileBytes) else None
 
 
 def bytes_of(blob: Blob) -> bytes | memoryview:

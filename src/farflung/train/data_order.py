@@ -7,16 +7,16 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from farflung.core.canon.token_leaves import TokenSource
 from farflung.core.canon.window_order import starts
 from farflung.core.errors import SpecError
 from farflung.job.spec import JobSpec
 
 Int64 = NDArray[np.int64]
-Tokens = NDArray[np.unsignedinteger]
 Windows = tuple[NDArray[np.integer], NDArray[np.integer]]  # inputs and targets, shape (n, context)
 
 
-def batch(tokens: Tokens, spec: JobSpec, round: int, member: int, step: int) -> tuple[Int64, Int64]:
+def batch(tokens: TokenSource, spec: JobSpec, round: int, member: int, step: int) -> tuple[Int64, Int64]:
     """Inputs and targets of shape (batch, context) from the training tokens, targets one place later.
 
     Raises SpecError FF-TRAIN-060 when the training part holds no whole window.
@@ -33,13 +33,13 @@ def batch(tokens: Tokens, spec: JobSpec, round: int, member: int, step: int) -> 
     return cut(tokens, context, starts(spec.seed, round, member, step, spec.batch, places))
 
 
-def cut(tokens: Tokens, context: int, begin: Sequence[int]) -> tuple[Int64, Int64]:
+def cut(tokens: TokenSource, context: int, begin: Sequence[int]) -> tuple[Int64, Int64]:
     """The windows that begin there: inputs and targets of shape (len(begin), context)."""
     rows = np.stack([tokens[s : s + context + 1] for s in begin]).astype(np.int64)
     return np.ascontiguousarray(rows[:, :-1]), np.ascontiguousarray(rows[:, 1:])
 
 
-def windows(tokens: Tokens, context: int, limit: int) -> Windows:
+def windows(tokens: TokenSource, context: int, limit: int) -> Windows:
     """The first `limit` validation tokens as non-overlapping windows: inputs and targets of shape (n, context), as
     views.
 

@@ -14,6 +14,7 @@ from typing import NamedTuple
 import torch
 
 from farflung.compress import kernels
+from farflung.core import limits
 from farflung.core.errors import RunError, SpecError
 from farflung.core.tensor_layout import Float32
 from farflung.job import dataset
@@ -120,7 +121,8 @@ class WorkerEngine:
         spec = request.spec
         torch.set_num_threads(_checked_threads(request.threads))
         data = dataset.unpack(request.dataset)
-        dataset.check_dataset(data, spec.model)
+        is_whole = len(request.dataset) <= limits.WHOLE_DATA_BYTES  # tokens of a larger one were looked at when packed
+        (dataset.check_dataset if is_whole else dataset.check_lengths)(data, spec.model)
         built = flat_model.build(spec, request.module)
         kernels.settle(codec_cost(spec, built.layout.size))
         job = WorkerJob(request, data, built, Sync.of(spec), flat_model.initial(spec, built))

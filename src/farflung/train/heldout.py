@@ -11,9 +11,9 @@ from collections.abc import Callable
 import msgspec
 from torch import Tensor
 
+from farflung.core.canon.token_leaves import TokenSource
 from farflung.job.spec import ModelSpec
 from farflung.train import data_order, forward_passes
-from farflung.train.data_order import Tokens
 from farflung.train.flat_model import FlatModel
 from farflung.train.token_sampler import logits_of
 
@@ -27,7 +27,12 @@ class HeldoutLoss(msgspec.Struct, frozen=True):
 
 
 def measure(
-    model: FlatModel, of: ModelSpec, batch: int, tokens: Tokens, limit: int, pulse: Callable[[], None] = lambda: None
+    model: FlatModel,
+    of: ModelSpec,
+    batch: int,
+    tokens: TokenSource,
+    limit: int,
+    pulse: Callable[[], None] = lambda: None,
 ) -> HeldoutLoss:
     """Measures `model` on the first `limit` of `tokens`. `batch`: windows of a step that it was trained by.
 

@@ -16,13 +16,14 @@ import torch
 from msgspec.structs import replace
 from torch import Tensor
 
+from farflung.core.canon.token_leaves import TokenSource
 from farflung.core.crypto import NS_DATA_ORDER, digest
 from farflung.core.errors import RunError
 from farflung.core.tensor_layout import Float32
 from farflung.job.methods.registry import method_of
 from farflung.job.spec import JobSpec
 from farflung.train import data_order, optim
-from farflung.train.data_order import Int64, Tokens
+from farflung.train.data_order import Int64
 from farflung.train.flat_model import FlatModel
 from farflung.train.optim import OptimState
 from farflung.train.schedule import learning_rate
@@ -61,7 +62,7 @@ def only_read(vector: Float32) -> Tensor:
         return torch.from_numpy(vector)
 
 
-def batches(tokens: Tokens, spec: JobSpec, round: int, member: int) -> Batches:
+def batches(tokens: TokenSource, spec: JobSpec, round: int, member: int) -> Batches:
     """The batches that the spec gives a member in a round, by step."""
     return lambda step: data_order.batch(tokens, spec, round, member, step)
 
@@ -119,7 +120,7 @@ def _of_one(spec: JobSpec) -> JobSpec:
 
 
 def baseline(
-    model: FlatModel, spec: JobSpec, tokens: Tokens, at: SingleMachine, members: int, until: int, pulse: Pulse
+    model: FlatModel, spec: JobSpec, tokens: TokenSource, at: SingleMachine, members: int, until: int, pulse: Pulse
 ) -> SingleMachine:
     """One machine on the union of the members' batches, up to step `until` of as many as each of them makes.
 

@@ -348,7 +348,7 @@ def plan(
     if layout is None:
         raise SpecError("FF-APP-016", "a module's size is known once it is built", hint="`farflung.run` plans it first")
     read = read_data(resolved.spec.data, resolved.spec.model, Path(identity.base))
-    size = len(dataset.pack(read.dataset))
+    size = dataset.packed_bytes(read.dataset)
     said = advise(resolved.spec, layout, size, machine())
     preflight_checks.check(resolved.spec, Path(identity.base), runs_folder(), layout, size)
     event = read.account.within(said.event("", baseline=identity.baseline))

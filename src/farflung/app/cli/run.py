@@ -264,7 +264,7 @@ def _here(resolved: ResolvedJob, identity: folder.RunIdentity, model: JobModel, 
     known = spec, model.source, here.memory_bytes, model.traced
     found = asyncio.run(memory_trace.stepped(*known)) if model.traced is not None else None
     read = read_data(spec.data, spec.model, Path(identity.base))
-    size = len(dataset.pack(read.dataset))
+    size = dataset.packed_bytes(read.dataset)
     plan = advise(spec, model.layout, size, here, step=found.step if found is not None else None)
     preflight_checks.check(spec, Path(identity.base), runs_folder(), model.layout, size)
     relays = identity.relays if spec.hidden else 0

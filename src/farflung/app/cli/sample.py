@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,17 +13,15 @@ import msgspec
 import numpy as np
 
 from farflung.app.cli.completion import run_names
-from farflung.core import limits
 from farflung.core.errors import UsageError
 from farflung.core.units import format_count
-from farflung.job import dataset
 from farflung.job.io.job_files import read_tokens
 from farflung.job.text_files import DataAccount, told
 from farflung.local.model import load
 from farflung.local.model.prompts import as_text, harmless, prompt_tokens
 from farflung.local.model.text_generation import ask
 from farflung.peers.process.interrupts import InterruptHandler
-from farflung.peers.rundir.bounded_read import read_file
+from farflung.peers.rundir.dataset_file import DatasetFile
 from farflung.peers.rundir.journal import read_timeline
 from farflung.peers.rundir.runs import resolve_again
 from farflung.train import inference_messages
@@ -106,8 +103,8 @@ def evaluate(name: str | None, data: Path | None, tokens: int | None, as_json: b
     if data is not None:
         measured_on, (ours, account) = str(data), read_tokens(data, held.card.model)
     else:
-        packed = read_file(run.dataset_file, limits.DATA_BYTES, os.O_NOFOLLOW)
-        measured_on, ours, account = "the run's validation part", dataset.unpack(packed).heldout, DataAccount()
+        held_out = DatasetFile(run.dataset_file).parts().heldout
+        measured_on, ours, account = "the run's validation part", held_out, DataAccount()
     limit = tokens or spec.evaluate.final_tokens
     _check_enough(min(limit, len(ours) - 1), held.card.context, is_cut=limit < len(ours) - 1)
     packed_tokens = np.ascontiguousarray(ours[: limit + 1], inference_messages.PACKED).tobytes()

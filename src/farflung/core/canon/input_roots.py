@@ -19,6 +19,7 @@ import numpy as np
 from farflung.core import merkle
 from farflung.core.canon.array_operations import DTYPES, Array, canonical_bytes
 from farflung.core.canon.operation_rules import F32, TensorType
+from farflung.core.canon.token_leaves import TokenLeaves, TokenSource, leaf_bytes, leaf_count, leaf_hash
 from farflung.core.codec import Wire, encode
 from farflung.core.crypto import NS_STATE, NS_TENSOR_CHUNK, digest
 from farflung.core.errors import ProtocolError
@@ -26,6 +27,7 @@ from farflung.core.ids import ZERO_HASH, Hash
 from farflung.core.tensor_layout import ROOT_CHUNK, Float32, TensorSpec
 
 TOKEN_BYTES = 4
+TOKEN_BLOCK = 64 * ROOT_CHUNK  # tokens that are looked at together
 
 
 class InputLeafProof(Wire, frozen=True):
@@ -114,25 +116,30 @@ def tensor_element(root: Hash, name: str, of: TensorType, place: int, pieces: Se
     return _within(chunk, place, item)
 
 
-def tokens_root(tokens: Array) -> Hash:
+def tokens_root(tokens: TokenSource) -> Hash:
     """Root over a job's training tokens, shape (n,), n ≥ 1."""
-    chunks = range(0, len(tokens), ROOT_CHUNK)
-    return merkle.root_of_hashes([merkle.leaf_hash(i, _widened(tokens, at)) for i, at in enumerate(chunks)])
+    if isinstance(tokens, TokenLeaves):
+        return tokens.root
+    leaves: list[Hash] = []
+    for start in range(0, len(tokens), TOKEN_BLOCK):  # they may lie in a file
+        block = tokens[start : start + TOKEN_BLOCK]
+        chunks = range(0, len(block), ROOT_CHUNK)
+        leaves += [leaf_hash((start + at) // ROOT_CHUNK, block[at : at + ROOT_CHUNK]) for at in chunks]
+    return merkle.root_of_hashes(leaves)
 
 
-def _token_chunks(tokens: Array) -> list[bytes]:
+def _token_chunks(tokens: TokenSource) -> list[bytes]:
     """A chunk at a time: the widened tokens of a whole data set would leave the processor's cache."""
-    return [_widened(tokens, at) for at in range(0, len(tokens), ROOT_CHUNK)]
+    return [leaf_bytes(tokens[at : at + ROOT_CHUNK]) for at in range(0, len(tokens), ROOT_CHUNK)]
 
 
-def _widened(tokens: Array, at: int) -> bytes:
-    return tokens[at : at + ROOT_CHUNK].astype("<u4").tobytes()
-
-
-def open_token(tokens: Array, place: int) -> tuple[InputLeafProof]:
+def open_token(tokens: TokenSource, place: int) -> tuple[InputLeafProof]:
     """Token `place`: its chunk."""
-    chunks = _token_chunks(tokens)
     at = place // ROOT_CHUNK
+    if isinstance(tokens, TokenLeaves):
+        leaf = tokens.leaf(at)
+        return (InputLeafProof(leaf_count(len(tokens)), at, leaf_bytes(leaf.tokens), leaf.path),)
+    chunks = _token_chunks(tokens)
     return (_of(chunks, at, chunks[at]),)
 
 

@@ -124,7 +124,7 @@ def is_sound(program: CanonicalProgram) -> bool:
         and 0 < program.rows <= limits.WEIGHT
         and 0 < program.context <= limits.WEIGHT
         and 0 < program.step_tokens <= limits.WEIGHT
-        and 0 < program.places <= limits.DATA_BYTES
+        and 0 < program.places <= limits.PROGRAM_PLACES
         and 0 <= program.seed < 1 << 63
     )
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Final
 
 from farflung.core import limits
-from farflung.core.errors import RunError, VerificationError
+from farflung.core.errors import FarflungError, RunError, VerificationError
 from farflung.core.io.ordinary_files import ForeignFileError, open_ordinary, open_own
 from farflung.core.io.record_search import holds_record
 
@@ -79,7 +79,7 @@ def full_disk(path: Path, error: OSError) -> RunError:
     )
 
 
-def _write(file: int, data: bytes | memoryview, name: str) -> None:
+def _write(file: int, data: bytes | bytearray | memoryview, name: str) -> None:
     view = memoryview(data)
     if _is_due(name):
         os.write(file, view[: len(view) // 2])
@@ -103,8 +103,16 @@ def is_left(path: Path) -> bool:
     return _TEMPORARY.search(path.name) is not None
 
 
-def write_atomic(path: Path, data: bytes | memoryview, label: str, *, private: bool = False) -> None:
+def write_atomic(
+    path: Path,
+    data: bytes | bytearray | memoryview | Iterator[bytes | memoryview],
+    label: str,
+    *,
+    private: bool = False,
+) -> None:
     """Replaces `path` by `data`, wholly or not at all; durable on return. Raises RunError FF-CORE-050.
+
+    An iterator's pieces are written one behind the other, so that nobody holds them all.
 
     The bytes lie in a new file first, of a name that nobody can have prepared, and with its mode from the beginning.
     """
@@ -112,7 +120,8 @@ def write_atomic(path: Path, data: bytes | memoryview, label: str, *, private: b
     try:
         handle = open_own(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600 if private else 0o644)
         try:
-            _write(handle, data, f"{label}.write")
+            for piece in (data,) if isinstance(data, bytes | bytearray | memoryview) else data:
+                _write(handle, piece, f"{label}.write")
             failpoint(f"{label}.fsync")
             os.fsync(handle)
         finally:
@@ -123,6 +132,9 @@ def write_atomic(path: Path, data: bytes | memoryview, label: str, *, private: b
     except OSError as error:
         temporary.unlink(missing_ok=True)
         raise full_disk(path, error) from error
+    except FarflungError:  # of what makes the pieces
+        temporary.unlink(missing_ok=True)
+        raise
 
 
 def write_at(path: Path, offset: int, data: bytes | memoryview, label: str, *, private: bool = False) -> None:

@@ -10,20 +10,37 @@ import shlex
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from farflung.core import limits
+from farflung.core.canon.token_leaves import TokenSource
 from farflung.core.errors import SpecError
 from farflung.job import data_formats, toml_parser
-from farflung.job.dataset import Dataset, check_dataset, joined_files, split_files, split_tokens
+from farflung.job.dataset import (
+    Dataset,
+    check_dataset,
+    check_lengths,
+    joined_files,
+    split_files,
+    token_dtype,
+    train_part,
+)
 from farflung.job.io.input_files import check_input, read_input, too_large, unreadable
 from farflung.job.io.text_folders import folder_files, stdlib_files
+from farflung.job.io.token_file import FileTokens
 from farflung.job.model_source import check_source, parse_name, too_long
 from farflung.job.module_package import INIT, is_name, pack
-from farflung.job.safetensors_header import HEAD_BYTES, bad_tokens, find_tokens, narrowed
+from farflung.job.safetensors_header import (
+    HEAD_BYTES,
+    TokenExtent,
+    bad_tokens,
+    check_kind,
+    check_range,
+    find_tokens,
+    narrowed,
+)
 from farflung.job.spec import TOKEN_FILES, DataSpec, ModelSpec
 from farflung.job.text_files import DataAccount, FileCounts, Selection, check_text, decoded, no_data, select
 
@@ -90,25 +107,27 @@ def read_dataset(data: DataSpec, model: ModelSpec, base: Path) -> Dataset:
 
 
 def read_data(data: DataSpec, model: ModelSpec, base: Path) -> DataReading:
-    """The data set that a job names, checked against its model; relative paths start at `base`.
+    """The data set that a job names, checked against its model; relative paths start at `base`. Tokens of a file are
+    looked through once, and read again where they are used.
 
     Raises SpecError FF-JOB-010 to 012 (cannot be read), FF-JOB-020 to 024 (cannot be used).
     """
     _check_is_here(data.path, base)
     path = _at(base, data.path)
     if data.path != "stdlib" and path.suffix in TOKEN_FILES:
-        dataset = split_tokens(_tokens(path, model), data.heldout)
+        tokens = _tokens(path, model)
+        cut = train_part(tokens.size, data.heldout)
+        dataset = Dataset(tokens.part(0, cut), tokens.part(cut, tokens.size))
         noted = FileCounts()
         if data.limit:
             noted.add("tokens", path.name, path.stat().st_size)
-        found = DataReading(dataset, DataAccount(noted=noted.counts()))
-    else:
-        is_own = data.path != "stdlib"
-        selection = text_selection(path, data.limit) if is_own else _checked(select(stdlib_files(), data.limit), path)
-        dataset = split_files(selection.files, data.heldout)
-        found = DataReading(dataset, selection.account)
-    check_dataset(found.dataset, model)
-    return found
+        check_lengths(dataset, model)
+        return DataReading(dataset, DataAccount(noted=noted.counts()))
+    is_own = data.path != "stdlib"
+    selection = text_selection(path, data.limit) if is_own else _checked(select(stdlib_files(), data.limit), path)
+    dataset = split_files(selection.files, data.heldout)
+    check_dataset(dataset, model)
+    return DataReading(dataset, selection.account)
 
 
 def _check_is_here(name: str, base: Path) -> None:
@@ -121,7 +140,7 @@ def _check_is_here(name: str, base: Path) -> None:
         raise SpecError("FF-JOB-010", f"{name[:200]} is not here", cause=cause, hint=hint)
 
 
-def read_tokens(path: Path, model: ModelSpec) -> tuple[NDArray[Any], DataAccount]:
+def read_tokens(path: Path, model: ModelSpec) -> tuple[TokenSource, DataAccount]:
     """All tokens of a text file, a folder of them or a token file, none held out: to measure a model on.
 
     Raises SpecError FF-JOB-010 to 012 (cannot be read), FF-JOB-020 to 024 (cannot be used).
@@ -132,8 +151,12 @@ def read_tokens(path: Path, model: ModelSpec) -> tuple[NDArray[Any], DataAccount
     return narrowed(path.name, joined_files(selection.files), model.vocabulary), selection.account
 
 
-def _tokens(path: Path, model: ModelSpec) -> NDArray[Any]:
-    return narrowed(path.name, _npy(path) if path.suffix == ".npy" else _safetensors(path), model.vocabulary)
+def _tokens(path: Path, model: ModelSpec) -> FileTokens:
+    extent = _npy(path) if path.suffix == ".npy" else _safetensors(path)
+    tokens = FileTokens(path, extent, token_dtype(model.vocabulary))
+    for block in tokens.blocks():
+        check_range(path.name, block, model.vocabulary)
+    return tokens
 
 
 def text_selection(path: Path, limit: int = 0) -> Selection:
@@ -145,7 +168,7 @@ def text_selection(path: Path, limit: int = 0) -> Selection:
     if path.is_dir():
         files, left_out = folder_files(path)
         return _checked(select(files, limit, left_out), path)
-    data = read_input(path, limits.DATA_BYTES)
+    data = read_input(path, limits.TEXT_BYTES)
     here = Path.cwd()
     check_text(path.name, decoded(data), str(path.relative_to(here) if path.is_relative_to(here) else path))
     return _checked(select([(path.name, data)], limit), path)
@@ -155,8 +178,8 @@ def _checked(found: Selection, path: Path) -> Selection:
     if not found.files:
         raise no_data(found.account.left_out)
     marks = max(0, len(found.files) - 2)  # between the files of either part
-    if sum(len(data) for _, data in found.files) + marks > limits.DATA_BYTES:
-        raise too_large(path, f"as UTF-8 it has over {limits.DATA_BYTES} bytes")
+    if sum(len(data) for _, data in found.files) + marks > limits.TEXT_BYTES:
+        raise too_large(path, f"as UTF-8 it has over {limits.TEXT_BYTES} bytes")
     return found
 
 
@@ -209,26 +232,23 @@ def _at(base: Path, name: str) -> Path:
         return base / name
 
 
-def _npy(path: Path) -> NDArray[Any]:
-    """The array as a map of the file: its size is checked by NumPy against the file's, pickles are refused."""
+def _npy(path: Path) -> TokenExtent:
+    """Where its tokens lie: its size is checked by NumPy against the file's, pickles are refused."""
     check_input(path, limits.DATA_BYTES)
     try:
-        return np.lib.format.open_memmap(path, mode="r")
+        mapped = np.lib.format.open_memmap(path, mode="r")
     except OSError as error:
         raise unreadable(path, error) from error
     except (ValueError, EOFError, OverflowError, TypeError, SyntaxError) as error:
         raise bad_tokens(path.name, str(error)) from None
+    check_kind(path.name, mapped.dtype, mapped.ndim)
+    return TokenExtent(mapped.offset, mapped.size, mapped.dtype)
 
 
-def _safetensors(path: Path) -> NDArray[Any]:
+def _safetensors(path: Path) -> TokenExtent:
     size = check_input(path, limits.DATA_BYTES)
     try:
         with path.open("rb") as file:
-            place = find_tokens(path.name, file.read(8 + HEAD_BYTES), size)
-            file.seek(place.offset)
-            tokens = np.fromfile(file, place.dtype, place.length)
+            return find_tokens(path.name, file.read(8 + HEAD_BYTES), size)
     except OSError as error:
         raise unreadable(path, error) from error
-    if tokens.size != place.length:
-        raise bad_tokens(path.name, "the file shrank while it was read")
-    return tokens

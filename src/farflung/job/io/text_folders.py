@@ -76,7 +76,7 @@ def _walk(
         if left_out is not None:
             _count_others(Path(folder), folders, sorted(names), root, left_out)
         folders[:] = [name for name in folders if enters(name)]
-    room = limits.DATA_BYTES
+    room = limits.TEXT_BYTES
     for name, path in sorted(found):
         data = read_input(path, room)
         room -= len(data)

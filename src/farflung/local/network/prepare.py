@@ -27,6 +27,7 @@ from farflung.local.network.joined_network import JoinedNetwork
 from farflung.peers.node.workspace import WorkerHandle, ask
 from farflung.peers.program import cache, trace
 from farflung.peers.program.cache import ProfileRequest
+from farflung.peers.rundir.dataset_file import DatasetFile
 from farflung.peers.rundir.folder import RunFolder
 from farflung.peers.rundir.inputs import damaged, module_source, read_terms, write_account
 from farflung.peers.rundir.journal import EventEmitter, Journal
@@ -48,7 +49,7 @@ async def read_inputs(folder: RunFolder, spec: JobSpec, base: Path, journal: Eve
     if not folder.dataset_file.exists():
         read = read_data(spec.data, spec.model, base)
         write_account(folder, read.account)
-        write_atomic(folder.dataset_file, dataset.pack(read.dataset), "run.dataset")
+        write_atomic(folder.dataset_file, dataset.packed(read.dataset), "run.dataset")
     if spec.model.kind == "module" and not folder.module_file.exists():
         source, _ = read_module(spec.model.module, base)
         write_atomic(folder.module_file, source, "run.module")
@@ -64,11 +65,13 @@ async def prepare(folder: RunFolder, worker: WorkerHandle, network: JoinedNetwor
     trace.classify raises.
     """
     spec, account = network.spec, network.account
-    data, module = folder.dataset_file.read_bytes(), module_source(folder)
+    data, module = DatasetFile(folder.dataset_file), module_source(folder)
+    content = await asyncio.to_thread(data.content)
     terms = read_terms(folder, spec) if folder.terms_file.exists() else None
     if terms is not None:
-        _check_inputs(folder, terms, data, module)
-    ready = await ask(worker, worker_messages.SetupCommand(spec, data, module, 0, account), worker_messages.SetupResult)
+        _check_inputs(folder, terms, data, content, module)
+    setup = worker_messages.SetupCommand(spec, data.lent(), module, 0, account)
+    ready = await ask(worker, setup, worker_messages.SetupResult)
     if terms is not None:
         _tell_class(journal, terms)
         return RunInputs(terms, ready)
@@ -78,16 +81,16 @@ async def prepare(folder: RunFolder, worker: WorkerHandle, network: JoinedNetwor
         layout = TensorLayout.of(dict(state.shapes))
         initial, root, lineage = _first(folder, spec, state, layout)
         write_atomic(folder.initial_file, initial, "run.initial")
-        asked = ProfileRequest(spec, _module_hash(module), digest(NS_OBJECT, data), digest(NS_OBJECT, initial))
+        asked = ProfileRequest(spec, _module_hash(module), content, digest(NS_OBJECT, initial))
         tolerance = await _profile(worker, initial, layout, asked) if spec.is_audited else Tolerance()
-        made = (folder, spec, layout, tolerance, data, await tracer)
+        made = (folder, spec, layout, tolerance, data.parts().train, await tracer)
         program, unproven = await asyncio.to_thread(trace.classify, *made)
     finally:
         tracer.cancel()
         await asyncio.gather(tracer, return_exceptions=True)
     terms = JobTerms(
         spec,
-        digest(NS_OBJECT, data),
+        content,
         _module_hash(module),
         layout,
         account,
@@ -157,14 +160,14 @@ def _module_hash(module: bytes) -> Hash:
     return digest(NS_OBJECT, module) if module else ZERO_HASH
 
 
-def _check_inputs(folder: RunFolder, terms: JobTerms, data: bytes, module: bytes) -> None:
+def _check_inputs(folder: RunFolder, terms: JobTerms, data: DatasetFile, content: Hash, module: bytes) -> None:
     """What a run is resumed from is what its terms say, to the bit; and by that the terms are what they were."""
-    if digest(NS_OBJECT, data) != terms.dataset:
+    if content != terms.dataset:
         raise damaged(folder.dataset_file, "its hash is not the one in the run's terms")
     if _module_hash(module) != terms.module:
         raise damaged(folder.module_file, "its hash is not the one in the run's terms")
     try:
-        trace.parts(terms, data, trace.graph_bytes(folder))
+        trace.parts(terms, data.parts, trace.graph_bytes(folder))
     except VersionError:
         raise
     except FarflungError as error:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
-from farflung.core import limits
 from farflung.core.crypto import NS_OBJECT, digest
 from farflung.core.errors import RunError, VerificationError
 from farflung.core.ids import ZERO_HASH, PeerId
@@ -18,10 +16,11 @@ from farflung.job.spec import JobTerms
 from farflung.peers.node.workspace import WorkerHandle, ask
 from farflung.peers.program.stall_watch import watched
 from farflung.peers.program.worker_bounds import bounds_of
-from farflung.peers.rundir.bounded_read import read_file
+from farflung.peers.rundir.dataset_file import DatasetFile
 from farflung.peers.rundir.folder import RunFolder
 from farflung.peers.rundir.inputs import module_source
 from farflung.train import worker_messages
+from farflung.train.blobs import Blob
 from farflung.train.io.worker_pipe import WorkerPipe
 from farflung.train.reply_bounds import WorkerReplies
 from farflung.train.run_log import Contribution, accepted_by_round, payload_hash
@@ -78,9 +77,9 @@ async def _replays(
     terms, accepted, replays = proven.terms, accepted_by_round(proven.records), list[ChainRerun]()
     data, module = _inputs(folder, terms)
     tell(f"{said}; {many(cost(accepted, until), 'contribution')} to be trained for that")
-    chains = RunReexecution(terms, exported, accepted, data, module)
+    chains = RunReexecution(terms, exported, accepted, data.lent(), module)
     scratch = temporary_folders.make("farflung-again-")
-    process = start_worker(scratch / "scratch", scratch / "worker.log", bounds_of(terms.spec, len(data)))
+    process = start_worker(scratch / "scratch", scratch / "worker.log", bounds_of(terms.spec, data.size))
     try:
         worker = _WatchedWorker(process, WorkerPipe(process.socket, WorkerReplies(terms.layout).to, scratch))
         for peer, last in until.items():
@@ -118,7 +117,7 @@ class RunReexecution:
         terms: JobTerms,
         exported: ExportedRun,
         accepted: Mapping[int, Sequence[Contribution]],
-        data: bytes,
+        data: Blob,
         module: bytes,
     ) -> None:
         self._terms, self._exported, self._accepted = terms, exported, accepted
@@ -173,15 +172,15 @@ def _check_payload(trained: worker_messages.TrainResult, own: Contribution) -> N
         )
 
 
-def _inputs(folder: RunFolder, terms: JobTerms) -> tuple[bytes, bytes]:
+def _inputs(folder: RunFolder, terms: JobTerms) -> tuple[DatasetFile, bytes]:
     """Data set and model source, as the terms name them."""
     try:
-        data = read_file(folder.dataset_file, limits.DATA_BYTES, os.O_NOFOLLOW)
-        module = module_source(folder)
+        data, module = DatasetFile(folder.dataset_file), module_source(folder)
+        content = data.content()
     except RunError as error:
         raise _not_here(folder, error.cause) from error
     named = digest(NS_OBJECT, module) if module else ZERO_HASH
-    if digest(NS_OBJECT, data) != terms.dataset or named != terms.module:
+    if content != terms.dataset or named != terms.module:
         raise _not_here(folder, "dataset.bin or module.py is not what the terms name")
     return data, module
 

@@ -18,6 +18,7 @@ from farflung.core.errors import FarflungError, NetworkError, VerificationError,
 from farflung.core.ids import Hash, PeerId
 from farflung.core.io.owned_tasks import OwnedTasks
 from farflung.host.io.machine_probe import memory_bytes
+from farflung.job.dataset import unpack
 from farflung.ledger.motions import ParamsRow
 from farflung.ledger.pinpoint_game import PinpointRow, PinpointStage
 from farflung.ledger.table_rows import JobState, lease_key
@@ -191,6 +192,6 @@ class DisputeAgent:
 async def parts_of(case: DisputeJob, disk: DiskObjectStore) -> JobProgramParts:
     """The job's program with its parts, out of what is kept. Raises what tracing.parts raises."""
     data, shipped = (disk.content(case.job_key, each) for each in (case.start.dataset, case.start.graph))
-    parts = await asyncio.to_thread(program_trace.parts, case.terms, data, shipped)
+    parts = await asyncio.to_thread(program_trace.parts, case.terms, partial(unpack, data), shipped)
     assert parts is not None  # such jobs alone are attended
     return parts

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Protocol, TypeVar
 
 from farflung.core import limits
@@ -13,6 +14,7 @@ from farflung.core.errors import RunError, VerificationError
 from farflung.core.ids import ZERO_HASH, PeerId
 from farflung.host.io.machine_probe import memory_bytes
 from farflung.job.cheat_names import HONEST
+from farflung.job.dataset import unpack
 from farflung.job.spec import JobTerms
 from farflung.net.messages import MessageKind
 from farflung.peers.program import trace
@@ -103,7 +105,7 @@ class JobWorkspace:
         module = await self.bring(start.module, (requester,), MessageKind.JOIN)
         graph = await self.bring(start.graph, (requester,), MessageKind.JOIN)
         self._lists = start.dataset, start.graph
-        parts = await asyncio.to_thread(trace.parts, self.terms, dataset, graph)
+        parts = await asyncio.to_thread(trace.parts, self.terms, partial(unpack, dataset), graph)
         setup = worker_messages.SetupCommand(
             self.terms.spec, dataset, bytes(module), start.member, self.key.public, self.threads, cheat
         )
@@ -116,7 +118,7 @@ class JobWorkspace:
         if not self._lists:
             return None
         data, graph = [await self.bring(each, (), MessageKind.JOIN) for each in self._lists]
-        return await asyncio.to_thread(trace.parts, self.terms, data, graph)
+        return await asyncio.to_thread(trace.parts, self.terms, partial(unpack, data), graph)
 
     async def try_graph(self, parts: JobProgramParts | None, packed: Blob, member: int) -> None:
         """One step of a round that is this node's secret, natively and by the job's graph, from a public state.

@@ -7,12 +7,14 @@ together. Every node does that again with what it is sent.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from farflung.core import limits
 from farflung.core.backoff import Backoff
 from farflung.core.canon.graph import graph_id
 from farflung.core.canon.program import CanonicalProgram
+from farflung.core.canon.token_leaves import TokenSource
 from farflung.core.codec import encode
 from farflung.core.errors import FarflungError, PolicyError, RunError, SpecError, VerificationError
 from farflung.core.events import JobClassEvent
@@ -24,7 +26,8 @@ from farflung.core.tensor_layout import TensorLayout
 from farflung.host.io.machine_probe import memory_bytes
 from farflung.host.io.worker_process import PYTHON, start_worker
 from farflung.host.worker_limits import unplanned_limits
-from farflung.job import dataset, proof_class
+from farflung.job import proof_class
+from farflung.job.dataset import Dataset
 from farflung.job.spec import JobSpec, JobTerms, NetworkSpec, Tolerance
 from farflung.peers.program import cache
 from farflung.peers.program.stall_watch import watched
@@ -81,9 +84,14 @@ def _step_of(spec: JobSpec) -> JobSpec:
 
 
 def classify(
-    folder: RunFolder, spec: JobSpec, layout: TensorLayout, tolerance: Tolerance, data: bytes, traced: GraphTraceResult
+    folder: RunFolder,
+    spec: JobSpec,
+    layout: TensorLayout,
+    tolerance: Tolerance,
+    tokens: TokenSource,
+    traced: GraphTraceResult,
 ) -> JobProgramResult:
-    """The job's program, put together from its parts, of which `data` is the packed data set; what is shipped is kept
+    """The job's program, put together from its parts, of which `tokens` is what is trained on; what is shipped is kept
     in the run's folder.
 
     Raises SpecError FF-APP-341 (asked to be proven, and the model is outside the whitelist: the operation and the
@@ -93,7 +101,7 @@ def classify(
         return JobProgramResult(CanonicalProgram(), traced.why[: limits.REASON_LENGTH])
     try:
         parts = graph_file.read(traced.shipped)
-        program = assemble(spec, layout, tolerance, *parts, dataset.unpack(data).train).program
+        program = assemble(spec, layout, tolerance, *parts, tokens).program
     except FarflungError as error:
         return JobProgramResult(CanonicalProgram(), _unproven(spec, error)[: limits.REASON_LENGTH])
     write_atomic(folder.graph_file, headed(_GRAPH, traced.shipped), "run.graph")
@@ -113,9 +121,9 @@ def graph_bytes(folder: RunFolder) -> bytes:
     return body_of(_GRAPH, folder.graph_file.read_bytes()) if folder.graph_file.exists() else b""
 
 
-def parts(terms: JobTerms, data: Blob, shipped: Blob) -> JobProgramParts | None:
-    """The job's program with all that it stands for, as this node makes it of the packed data set and of what it was
-    sent; None: the job has none.
+def parts(terms: JobTerms, data: Callable[[], Dataset], shipped: Blob) -> JobProgramParts | None:
+    """The job's program with all that it stands for, as this node makes it of the data set and of what it was sent;
+    None: the job has none.
 
     Raises VerificationError FF-APP-343 (another graph than the terms name), ProtocolError of shipping.read, SpecError
     FF-VERI-100 to -102 (the terms state another program than their parts make).
@@ -130,8 +138,7 @@ def parts(terms: JobTerms, data: Blob, shipped: Blob) -> JobProgramParts | None:
             cause=f"its hash is {graph_id(graph)[:4].hex()}, the terms say {terms.program.graph[:4].hex()}",
             hint="take no part: a dispute over this job could not be played",
         )
-    tokens = dataset.unpack(data).train
-    made = assemble(terms.spec, terms.layout, terms.tolerance, graph, constants, tokens)
+    made = assemble(terms.spec, terms.layout, terms.tolerance, graph, constants, data().train)
     check_program(terms.program, made)
     return made
 

@@ -6,7 +6,8 @@ for the step that is under way.
 `python -m farflung.train.io.worker FD` speaks over an inherited socket.
 A message is its length (8 bytes, little-endian) and canonical bytes (core.codec) of a `train.worker_messages` struct.
 Its blobs (train.blobs) follow. Those of a request lie in a file: their lengths (8 bytes each) come with its descriptor.
-Those of a reply come one by one, each behind its length.
+A length whose highest bit is set is of a whole file, whose descriptor comes behind that one. Those of a reply come one
+by one, each behind its length.
 """
 
 from __future__ import annotations
@@ -24,12 +25,14 @@ from farflung.compress import kernels
 from farflung.core import limits
 from farflung.core.codec import decode, encode
 from farflung.core.errors import FarflungError, ProtocolError, RunError, type_and_text
-from farflung.core.io.spool_file import mapped
+from farflung.core.io.spool_file import mapped, release
 from farflung.train import blobs, meta_kernels, worker_messages
 from farflung.train.blobs import Blob
 from farflung.train.io.import_without_gc import gc_paused
 
 HEAD_BYTES = 8
+OWN_FILE = 1 << 63  # in a length: the blob is a file of its own
+FILES = 4  # of one request, at most
 PIECE = limits.MIB
 WORD_LENGTH = 4000  # characters of each text of a failure, so that it is no longer than a reply may be
 Wait = Callable[[int, int], None]
@@ -76,14 +79,19 @@ class WorkerChannel:
         if not count:
             return []
         with socket.socket(fileno=os.dup(self._incoming)) as connection:
-            head, descriptors, _, _ = socket.recv_fds(connection, 1, 1)
+            head, descriptors, _, _ = socket.recv_fds(connection, 1, FILES)
         rest = self._exactly(HEAD_BYTES * count - len(head))
         if not head or rest is None:
             raise EOFError("it ended")
         lengths = bytes(head + rest)
-        sizes = [int.from_bytes(lengths[i : i + HEAD_BYTES], "little") for i in range(0, len(lengths), HEAD_BYTES)]
+        said = [int.from_bytes(lengths[i : i + HEAD_BYTES], "little") for i in range(0, len(lengths), HEAD_BYTES)]
+        sizes, files = [0 if size & OWN_FILE else size for size in said], iter(descriptors[1:])
         try:
-            return mapped(descriptors[0] if descriptors else -1, sizes)
+            views = mapped(descriptors[0] if descriptors else -1, sizes)
+            return [
+                mapped(next(files), [size & ~OWN_FILE])[0] if size & OWN_FILE else view
+                for size, view in zip(said, views, strict=True)
+            ]
         finally:
             for descriptor in descriptors:
                 os.close(descriptor)
@@ -144,7 +152,7 @@ def serve(channel: WorkerChannel) -> None:
     with gc_paused():
         from farflung.train.engine import WorkerEngine  # torch takes seconds to load: only here
 
-    engine = WorkerEngine(time.perf_counter, lambda: _go_on(channel))
+    engine, data = WorkerEngine(time.perf_counter, lambda: _go_on(channel)), list[memoryview]()
     while True:
         while not channel.is_waiting() and not channel.is_closed() and engine.prefetch():
             pass  # one step after another, until the agent says something
@@ -153,12 +161,15 @@ def serve(channel: WorkerChannel) -> None:
             return
         try:
             request = decode(raw, cast(type[Any], worker_messages.Said), limits.WORKER_BYTES)
-            request = blobs.put(request, iter(channel.lent(blobs.count(request))))
+            lent = channel.lent(blobs.count(request))
+            request = blobs.put(request, iter(lent))
+            if isinstance(request, worker_messages.SetupCommand):
+                data = lent
             if isinstance(request, worker_messages.AbandonCommand):
                 engine.rest()  # the round before it will not be among the merged ones
                 continue  # it was the reason of the answer before, or came too late
             reply: worker_messages.Reply = engine.handle(request)
-            del request
+            del request, lent
         except EOFError:
             return
         except Exception as error:
@@ -167,6 +178,8 @@ def serve(channel: WorkerChannel) -> None:
         channel.write(encode(reply))
         channel.write_blobs(long)
         del reply, long  # they may hold as many vectors as a step ahead needs
+        for view in data:
+            release(view)
 
 
 def _go_on(channel: WorkerChannel) -> None:

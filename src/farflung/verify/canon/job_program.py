@@ -20,13 +20,13 @@ from farflung.core.canon.graph import CanonicalGraph, graph_id
 from farflung.core.canon.operation_rules import F32, I64
 from farflung.core.canon.program import CanonicalProgram, ProgramEntry, Source
 from farflung.core.canon.tiles import tile_count
+from farflung.core.canon.token_leaves import TokenSource
 from farflung.core.codec import encode
 from farflung.core.errors import ProtocolError, SpecError
 from farflung.core.tensor_layout import Float32, TensorLayout
 from farflung.job.proof_class import hidden_start
 from farflung.job.spec import JobSpec, Tolerance
 from farflung.train.contribution_trace import PARAMS
-from farflung.train.data_order import Tokens
 from farflung.train.inner_state import VECTORS
 from farflung.verify.canon.distance_graph import distance_graph
 from farflung.verify.canon.scalars import BUFFERS, BY_COUNT, BY_STEP, by_count, by_step
@@ -48,7 +48,7 @@ class JobProgramParts(NamedTuple):
     buffers: Mapping[str, Array]
     by_step: Float32
     by_count: Float32
-    tokens: Tokens
+    tokens: TokenSource
 
 
 def assemble(
@@ -57,7 +57,7 @@ def assemble(
     tolerance: Tolerance,
     graph: CanonicalGraph,
     buffers: Mapping[str, Array],
-    tokens: Tokens,
+    tokens: TokenSource,
 ) -> JobProgramParts:
     """The one program that these parts make: `buffers` by input names (trace.buffers), `tokens` the training part.
 
