@@ -272,7 +272,7 @@ def test_a_state_that_no_process_reads_is_refused_before_anything_is_spent(
 
 @pytest.mark.parametrize("batch", [1, 8])
 @pytest.mark.parametrize("verifiers", [0, 2])
-@pytest.mark.parametrize("memory_bytes", range(500_000_000, 3_750_000_000, 250_000_000))
+@pytest.mark.parametrize("memory_bytes", range(500_000_000, 3_250_000_000, 250_000_000))
 def test_what_is_advised_against_too_little_memory_is_possible(batch: int, verifiers: int, memory_bytes: int) -> None:
     small = MachineMeasurements(cores=2, flops_per_core=1e11, memory_bytes=memory_bytes)
     job = spec(batch=batch, network=peers(verifiers=verifiers), audit=AuditSpec(4, 0.25 * bool(verifiers), 0))

@@ -1,8 +1,9 @@
 """Holds those tokens of a large data set that somebody needs: leaves of its tree, with the paths that prove them.
 
 A leaf is ROOT_CHUNK tokens, 4 bytes each, of the tree whose root `core.canon.input_roots.tokens_root` is. Some leaves
-travel packed, little-endian: how many they are (8 bytes), their numbers (8 bytes each, ascending), all their paths, then
-the tokens of all, in the data set's own dtype. What is missing is never taken for zeros: whoever asks for it is refused.
+travel packed, little-endian: how many they are (8 bytes), their numbers (8 bytes each, ascending), all their paths,
+then the tokens of all, in the data set's own dtype. What is missing is never taken for zeros: whoever asks for it is
+refused.
 """
 
 from __future__ import annotations
