@@ -10,17 +10,14 @@ import numpy as np
 import pytest
 from cheat_play import SHORT, play
 
-from farflung.core.ids import ZERO_HASH, Hash, PeerId
+from farflung.core.canon.program import SegmentSteps
 from farflung.job.spec import ModelSpec
 from farflung.ledger.rules.slashes import EXCESS_FALSE
 from farflung.ledger.transactions import VerdictFinding
-from farflung.train import segments, worker_messages
-from farflung.train.run_log import Contribution
+from farflung.train import segments
 from farflung.train.segments import BorderState
-from farflung.verify import segment_audit
 from farflung.verify.audit_verdict import EXCESS_CAP, AuditFinding
 from farflung.verify.canon import accusation_check
-from farflung.verify.segment_opening import OpenedSegment
 
 COUNTING = b"""
 from torch import nn
@@ -48,16 +45,12 @@ SPEC, SEGMENT = match.SPEC, match.SEGMENT
 
 def said(claimed: BorderState) -> AuditFinding:
     """What an accuser signs whose own worker found `claimed` false by its distance."""
-    layout = match.job().model.layout
-    weight = SPEC.step_tokens * SPEC.sync.steps
-    contribution = Contribution(PeerId(bytes(32)), weight, *(Hash(bytes(32)),) * 4, "")
-    place = OpenedSegment(SPEC, match.ROUND, SEGMENT, contribution, ZERO_HASH)
-    start = segments.pack(segments.start([match.border(0), match.border(1)], SEGMENT), SPEC.optimizer, layout)
-    mine = worker_messages.RerunResult(match.shown(match.border(2), 2), b"", (), 0.0)
-    begin = match.shown(match.border(SEGMENT), SEGMENT)
-    audit = segment_audit.begin(place, layout, match.tolerance(), begin, start, match.job().start, mine)
-    end = segments.pack(claimed, SPEC.optimizer, layout)
-    return accusation_check.confirmed(match.parts(), audit, match.SEAT, match.job().start, (start, end), ACCUSED)
+    layout, job = match.job().model.layout, match.job()
+    start = segments.start([match.border(0), match.border(1)], SEGMENT)
+    first, after = SPEC.borders_of(SPEC.sync.steps)[SEGMENT : SEGMENT + 2]
+    steps = SegmentSteps(first, after - first)
+    is_false = accusation_check.is_false(match.parts(), layout, job.start, match.SEAT, steps, (start, claimed))
+    return accusation_check.confirmed(ACCUSED, is_false)
 
 
 def test_a_requester_that_counts_calls_in_its_module_and_audits_all_of_it_convicts_nobody() -> None:

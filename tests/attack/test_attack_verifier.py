@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -39,6 +40,7 @@ from farflung.peers.node import agent as role
 from farflung.peers.node import audit_lease, opening_deadlines, output_attestation, voucher_bound
 from farflung.peers.node.unpaid_work import RoundWork
 from farflung.peers.node.workspace import JobWorkspace
+from farflung.peers.program.graph_runs import JobGraph
 from farflung.peers.protocol import messages as protocol_messages
 from farflung.peers.transfer import objects
 from farflung.store.sealed_objects import ObjectManifest, seal
@@ -47,6 +49,7 @@ from farflung.train.segments import BorderState
 from farflung.verify.audit_accounts import rerun_tokens
 from farflung.verify.audit_verdict import AuditFinding
 from farflung.verify.blind_commitment import BlindCommitment, blind, is_blind, opens
+from farflung.verify.canon.graph_requests import AccusationRequest, GraphFinding
 
 replace = msgspec.structs.replace
 
@@ -616,18 +619,24 @@ def test_an_accusation_is_signed_only_where_the_jobs_graph_makes_it_too(
 ) -> None:
     """The verifier's own worker departs from work that is honest; the graph (attack_hidden_state) finds nothing."""
 
-    async def parts(_: JobWorkspace) -> object:
-        return object() if has_graph else None
+    parts: Any = SimpleNamespace(spec=SPEC)
+    graph = JobGraph(parts, LAYOUT, TERMS.tolerance, b"", b"")
+
+    async def found(request: AccusationRequest, _needed: int, _folder: Path) -> GraphFinding:
+        assert (request.round, request.seat, request.first, request.steps) == (0, 1, 1, 1)
+        return GraphFinding(is_false=False)
+
+    async def held(_: JobWorkspace) -> JobGraph | None:
+        return graph if has_graph else None
 
     async def attack(scene: Audited, order: protocol_messages.AuditRequest) -> None:
         answer = await scene.run(order)
         assert answer.blind is not None
         with pytest.MonkeyPatch.context() as patched:
             patched.setattr(audit_lease.chair, "judge", lambda *_: AuditFinding(VerdictFinding.FALSE, 9000))
-            patched.setattr(JobWorkspace, "parts", parts)
+            patched.setattr(JobWorkspace, "graph", held)
             patched.setattr(audit_lease, "check_memory", lambda *_: None)
-            cleared = AuditFinding(VerdictFinding.UNPAID, 2000)
-            patched.setattr(audit_lease.accusation_check, "confirmed", lambda *_: cleared)
+            patched.setattr(audit_lease.graph_runs, "finding", found)
             judged = await scene.judge(order, answer.blind)
         assert about(judged.verdict, order) is signed
 

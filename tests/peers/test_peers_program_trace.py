@@ -78,7 +78,7 @@ def tolerance() -> Tolerance:
     return Tolerance(tuple((name, row) for name in ("params", *VECTORS[SPEC.optimizer.name])))
 
 
-def found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, made: Made, **flags: str) -> program_trace.JobProgramResult:
+def found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, made: Made, **flags: str) -> tuple[CanonicalProgram, str]:
     """The class of a job whose tracer gives or raises `made`."""
 
     async def traced(_: RunFolder, request: TraceStepRequest) -> GraphFile:
@@ -94,7 +94,8 @@ def found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, made: Made, **flags: 
     spec = load(None, preset="tiny", flags=keys).spec
     folder = RunFolder(tmp_path)
     traced_ = asyncio.run(program_trace.trace(folder, spec, b""))
-    return program_trace.classify(folder, spec, built().layout, tolerance(), TOKENS, traced_)
+    parts, unproven = program_trace.classify(folder, spec, built().layout, tolerance(), TOKENS, traced_)
+    return (CanonicalProgram() if parts is None else parts.program), unproven
 
 
 def terms() -> JobTerms:
@@ -134,7 +135,7 @@ def test_a_model_without_a_sound_graph_is_outcome_only_and_the_reason_is_kept(
 
 def test_a_long_reason_is_cut_to_what_terms_hold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     long = VerificationError("FF-VERI-086", "the model cannot be traced", cause="x" * 900)
-    assert len(found(tmp_path, monkeypatch, long).unproven) == 300
+    assert len(found(tmp_path, monkeypatch, long)[1]) == 300
 
 
 @pytest.mark.slow
@@ -157,12 +158,12 @@ def test_who_asks_to_be_proven_is_refused_with_the_operation_and_the_line(
 
 
 def test_what_is_not_proven_may_not_cost_more_than_that(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert found(tmp_path, monkeypatch, SORTS, unit_price="0.00001", budget="50").unproven
+    assert found(tmp_path, monkeypatch, SORTS, unit_price="0.00001", budget="50")[1]
     with pytest.raises(FarflungError, match="FF-APP-342") as refused:
         found(tmp_path, monkeypatch, SORTS, unit_price="0.000011", budget="50")
     assert "model.py, line 17" in refused.value.cause
     assert "outcome only: not verifiable step by step" in refused.value.message
-    assert found(tmp_path, monkeypatch, step(), unit_price="0.000011", budget="50").unproven == ""
+    assert found(tmp_path, monkeypatch, step(), unit_price="0.000011", budget="50")[1] == ""
 
 
 @pytest.mark.slow

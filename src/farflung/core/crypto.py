@@ -18,6 +18,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from farflung.core.errors import VerificationError
 from farflung.core.ids import ID_BYTES, SIGNATURE_BYTES, Hash, PeerId, Signature
+from farflung.core.mapped_pages import walked
 
 # Namespaces. One line each; a new use gets a new line.
 NS_TX: Final = "farflung/tx/1"
@@ -114,7 +115,8 @@ def digest(namespace: str, *parts: bytes | memoryview) -> Hash:
         return Hash(blake3(b"".join(pieces)).digest())
     hasher = blake3()
     for piece in pieces:
-        hasher.update(piece)
+        for part in walked(piece):
+            hasher.update(part)
     return Hash(hasher.digest())
 
 
@@ -126,7 +128,8 @@ class PieceDigest:
 
     def update(self, piece: bytes | memoryview) -> None:
         """The next piece."""
-        self._hasher.update(piece)
+        for part in walked(piece):
+            self._hasher.update(part)
 
     def value(self) -> Hash:
         """The hash, when all pieces have come."""

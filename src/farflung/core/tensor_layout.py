@@ -20,6 +20,7 @@ from farflung.core.codec import Wire, encode
 from farflung.core.crypto import NS_LAYOUT, NS_STATE, NS_TENSOR_CHUNK, digest, digests
 from farflung.core.errors import ProtocolError
 from farflung.core.ids import Hash
+from farflung.core.mapped_pages import walked
 
 Float32 = NDArray[np.float32]
 
@@ -120,7 +121,8 @@ def tensor_root(tensor: TensorSpec, values: Float32) -> Hash:
     """Merkle root of one tensor over chunks of ROOT_CHUNK elements."""
     data = np.ascontiguousarray(values.reshape(-1), dtype="<f4").data.cast("B")
     step = ROOT_CHUNK * np.dtype("<f4").itemsize
-    chunks = digests(NS_TENSOR_CHUNK, (data[i : i + step] for i in range(0, len(data), step)))
+    pieces = (piece[i : i + step] for piece in walked(data) for i in range(0, len(piece), step))
+    chunks = digests(NS_TENSOR_CHUNK, pieces)
     return digest(NS_STATE, encode(tensor), merkle.root(chunks))
 
 

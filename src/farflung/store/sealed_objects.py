@@ -15,7 +15,7 @@ An empty object has no chunks.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 from cryptography.exceptions import InvalidTag
@@ -26,6 +26,7 @@ from farflung.core.codec import Wire, decode, encode
 from farflung.core.crypto import NS_CHUNK, NS_MANIFEST, NS_OBJECT, NS_OBJECT_KEY, PieceDigest, derive, digest
 from farflung.core.errors import PolicyError, VerificationError
 from farflung.core.ids import ID_BYTES, Hash
+from farflung.core.mapped_pages import walked
 
 TAG_BYTES: Final = 16
 SEALED_BYTES: Final = limits.CHUNK_BYTES + TAG_BYTES  # ciphertext of every chunk but the last
@@ -101,28 +102,47 @@ def check_chunk(manifest: ObjectManifest, index: int, data: bytes | memoryview) 
         )
 
 
-def sealed(job_key: bytes, plaintext: bytes | memoryview) -> tuple[Hash, Iterator[bytes]]:
-    """Content → its hash, and its ciphertext chunks one by one. `job_key` has 32 bytes.
+def sealed(job_key: bytes, plaintext: Sequence[bytes | memoryview]) -> tuple[Hash, Iterator[bytes]]:
+    """Content, in parts → its hash, and its ciphertext chunks one by one. `job_key` has 32 bytes.
 
     Raises PolicyError FF-STOR-007.
     """
-    view = memoryview(plaintext).cast("B")
-    if len(view) > limits.OBJECT_BYTES:
+    size = sum(memoryview(part).nbytes for part in plaintext)
+    if size > limits.OBJECT_BYTES:
         raise PolicyError(
-            "FF-STOR-007",
-            f"object of {len(view)} bytes",
-            cause=f"the limit is {limits.OBJECT_BYTES} bytes",
-            hint="split it",
+            "FF-STOR-007", f"object of {size} bytes", cause=f"the limit is {limits.OBJECT_BYTES} bytes", hint="split it"
         )
-    content = digest(NS_OBJECT, view)
-    cipher, count = _cipher(job_key, content), chunk_count(len(view))
-    parts = (view[i * limits.CHUNK_BYTES : (i + 1) * limits.CHUNK_BYTES] for i in range(count))
-    return content, (cipher.encrypt(_nonce(i, count), part, None) for i, part in enumerate(parts))
+    found = PieceDigest(NS_OBJECT, size)
+    for part in plaintext:
+        found.update(part)
+    content = found.value()
+    cipher, count = _cipher(job_key, content), chunk_count(size)
+    return content, (cipher.encrypt(_nonce(i, count), chunk, None) for i, chunk in enumerate(_cut(plaintext)))
+
+
+def _cut(plaintext: Sequence[bytes | memoryview]) -> Iterator[bytes | memoryview]:
+    """The content in chunks of CHUNK_BYTES, wherever its parts end; the last one may be shorter."""
+    rest = bytearray()  # what of earlier parts is no whole chunk
+    for part in plaintext:
+        for piece in walked(part):
+            start = -len(rest) % limits.CHUNK_BYTES if rest else 0
+            rest += piece[:start]
+            if len(rest) == limits.CHUNK_BYTES:
+                yield bytes(rest)
+                rest.clear()
+            for at in range(start, len(piece), limits.CHUNK_BYTES):
+                chunk = piece[at : at + limits.CHUNK_BYTES]
+                if len(chunk) < limits.CHUNK_BYTES:
+                    rest += chunk
+                else:
+                    yield chunk
+    if rest:
+        yield bytes(rest)
 
 
 def seal(job_key: bytes, plaintext: bytes | memoryview) -> tuple[ObjectManifest, list[bytes]]:
     """The manifest of content, and all its chunks. Raises PolicyError FF-STOR-007."""
-    content, made = sealed(job_key, plaintext)
+    content, made = sealed(job_key, [plaintext])
     chunks = list(made)
     return ObjectManifest(content, len(plaintext), tuple(map(chunk_hash, chunks))), chunks
 

@@ -1,10 +1,14 @@
-"""Defines the requests to a handed-over model and its replies (train.inference): plain structs, without torch."""
+"""Defines the requests to a handed-over model and its replies (train.inference): plain structs, without torch.
+
+Model file and tokens travel beside a request (train.blobs).
+"""
 
 from __future__ import annotations
 
 from typing import Final
 
 from farflung.core.codec import Wire
+from farflung.train.blobs import Blob
 
 PACKED: Final = "<u4"  # tokens in bytes
 
@@ -12,7 +16,7 @@ PACKED: Final = "<u4"  # tokens in bytes
 class GenerateRequest(Wire, frozen=True, tag="sample"):
     """Write `count` tokens after the prompt. `data`: a model file (train.model_file); `source`: its module, or b""."""
 
-    data: bytes
+    data: Blob
     source: bytes
     prompt: tuple[int, ...]
     count: int
@@ -25,9 +29,9 @@ class GenerateRequest(Wire, frozen=True, tag="sample"):
 class ModelEvaluationRequest(Wire, frozen=True, tag="judge"):
     """Measure the model on the first `limit` of these tokens, as PACKED. `batch`: windows of its training's steps."""
 
-    data: bytes
+    data: Blob
     source: bytes
-    tokens: bytes
+    tokens: Blob
     limit: int
     batch: int
 
@@ -35,7 +39,7 @@ class ModelEvaluationRequest(Wire, frozen=True, tag="judge"):
 class ParameterNamesRequest(Wire, frozen=True, tag="names"):
     """Build the model, and tell which tensors of its state are not in its file."""
 
-    data: bytes
+    data: Blob
     source: bytes
 
 

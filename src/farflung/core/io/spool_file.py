@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from farflung.core.io.durable_files import full_disk
+from farflung.core.mapped_pages import walked
 
 ALIGNMENT: Final = 64  # of each blob's place: its vectors can be used where they lie
 
@@ -43,7 +44,10 @@ class SpoolFile:
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
         """Raises RunError FF-CORE-050 where the disk is full."""
-        view = memoryview(data).cast("B")
+        for piece in walked(data):
+            self._write(piece)
+
+    def _write(self, view: memoryview) -> None:
         while view:
             try:
                 written = self._file.write(view)
@@ -67,13 +71,14 @@ class SpoolFile:
         self.readable = -1
 
 
-def spooled(blobs: Iterable[bytes | memoryview], folder: Path | None) -> SpoolFile:
-    """A file with all of these. Raises RunError FF-CORE-050."""
+def spooled(blobs: Iterable[Sequence[bytes | memoryview]], folder: Path | None) -> SpoolFile:
+    """A file with all of these, each given in parts. Raises RunError FF-CORE-050."""
     spool = SpoolFile(folder)
     try:
-        for blob in blobs:
+        for parts in blobs:
             spool.begin()
-            spool.write(blob)
+            for part in parts:
+                spool.write(part)
     except BaseException:
         spool.close()
         raise

@@ -25,6 +25,7 @@ from farflung.host.worker_limits import unplanned_limits
 from farflung.local.model.load import SavedModel
 from farflung.peers.process.interrupts import InterruptHandler
 from farflung.peers.program.stall_watch import StallWatch, look
+from farflung.train import blobs
 from farflung.train.inference_messages import (
     Answer,
     GenerateReply,
@@ -83,7 +84,9 @@ def _answers(worker: WorkerProcess, request: Request, log: Path, interrupts: Int
     channel = WorkerChannel(worker.socket.fileno(), worker.socket.fileno(), partial(_wait, worker, interrupts))
     left = request.count if isinstance(request, GenerateRequest) else 1
     with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-        channel.write(encode(request))
+        light, long = blobs.take(request)
+        channel.write(encode(light))
+        channel.lend(long)
         while left and (answer := _next(channel, request)) is not None:
             if isinstance(answer, WorkerFailure):
                 raise _said(answer)

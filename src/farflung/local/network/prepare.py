@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from typing import Final
 
 import msgspec
 
 from farflung.core import limits
+from farflung.core.canon.program import CanonicalProgram
 from farflung.core.codec import decode, encode
 from farflung.core.crypto import NS_OBJECT, digest
 from farflung.core.errors import FarflungError, ProtocolError, VersionError
@@ -24,9 +26,11 @@ from farflung.job.io.job_files import read_data, read_module
 from farflung.job.spec import AncestorRun, JobSpec, JobTerms, Tolerance
 from farflung.local.jobs import base_run
 from farflung.local.network.joined_network import JoinedNetwork
+from farflung.peers.node import graph_trial
 from farflung.peers.node.workspace import WorkerHandle, ask
 from farflung.peers.program import cache, trace
-from farflung.peers.program.cache import ProfileRequest
+from farflung.peers.program.cache import ProfileRequest, TrialRequest
+from farflung.peers.program.graph_runs import JobGraph
 from farflung.peers.rundir.dataset_file import DatasetFile
 from farflung.peers.rundir.folder import RunFolder
 from farflung.peers.rundir.inputs import damaged, module_source, read_terms, write_account
@@ -35,6 +39,9 @@ from farflung.train import public_state, worker_messages
 from farflung.train.blobs import Blob
 from farflung.verify.tolerance import tolerance_of
 from farflung.verify.tolerance_margin import check_margins
+
+# Why a graph cannot be used: no memory or no time for it here, another step than the one that is trained.
+GRAPH_FAULTS: Final = frozenset({"FF-VERI-103", "FF-VERI-104", "FF-VERI-117", "FF-VERI-118"})
 
 
 class RunInputs(msgspec.Struct, frozen=True):
@@ -83,8 +90,13 @@ async def prepare(folder: RunFolder, worker: WorkerHandle, network: JoinedNetwor
         write_atomic(folder.initial_file, initial, "run.initial")
         asked = ProfileRequest(spec, _module_hash(module), content, digest(NS_OBJECT, initial))
         tolerance = await _profile(worker, initial, layout, asked) if spec.is_audited else Tolerance()
-        made = (folder, spec, layout, tolerance, data.parts().train, await tracer)
-        program, unproven = await asyncio.to_thread(trace.classify, *made)
+        traced = await tracer
+        made = (folder, spec, layout, tolerance, data.parts().train, traced)
+        parts, unproven = await asyncio.to_thread(trace.classify, *made)
+        if parts is not None:
+            graph = JobGraph(parts, layout, tolerance, data.lent(), traced.shipped)
+            unproven = await _tried(folder, worker, graph, asked)
+        program = CanonicalProgram() if parts is None or unproven else parts.program
     finally:
         tracer.cancel()
         await asyncio.gather(tracer, return_exceptions=True)
@@ -106,6 +118,26 @@ async def prepare(folder: RunFolder, worker: WorkerHandle, network: JoinedNetwor
     _tell_class(journal, terms)
     _tell_speed(journal, spec)
     return RunInputs(terms, ready)
+
+
+async def _tried(folder: RunFolder, worker: WorkerHandle, graph: JobGraph, asked: ProfileRequest) -> str:
+    """Why the job cannot have its program, whose graph is tried here as each node will; empty: it can.
+
+    Raises what trace.unproven raises, and what the worker raises of training that fails.
+    """
+    request = TrialRequest(*asked)
+    if await asyncio.to_thread(cache.find, request) is not None:
+        return ""
+    public = public_state.unpack(folder.initial_file.read_bytes(), graph.layout)
+    try:
+        await graph_trial.try_step(worker, graph, public, 0, folder.root)
+    except FarflungError as error:
+        if error.code not in GRAPH_FAULTS:
+            raise
+        folder.graph_file.unlink(missing_ok=True)
+        return trace.unproven(asked.spec, error)[: limits.REASON_LENGTH]
+    await asyncio.to_thread(cache.keep, request, b"")
+    return ""
 
 
 def _tell_class(journal: Journal, terms: JobTerms) -> None:

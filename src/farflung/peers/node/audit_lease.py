@@ -22,18 +22,21 @@ from farflung.core.codec import encode
 from farflung.core.commitments import BorderRoots
 from farflung.core.errors import PolicyError, ProtocolError, RunError, VerificationError
 from farflung.core.ids import ZERO_HASH, Hash, PeerId
+from farflung.core.io.spool_file import spooled
 from farflung.host.io.machine_probe import memory_bytes
 from farflung.job.proof_class import probe_of
 from farflung.ledger.transactions import SignedVerdict, Verdict, VerdictFinding, sign_verdict
 from farflung.net.messages import MessageKind
+from farflung.peers.node import graph_trial
 from farflung.peers.node.opening_deadlines import OpeningDeadlines, WithheldError
 from farflung.peers.node.voucher_bound import WorkAccount
 from farflung.peers.node.workspace import JobWorkspace, WorkerHandle
+from farflung.peers.program import graph_runs
 from farflung.peers.protocol import messages as protocol_messages
 from farflung.peers.transfer import objects
 from farflung.store.sealed_objects import ObjectManifest
 from farflung.train import public_state, segments, worker_messages
-from farflung.train.blobs import Blob
+from farflung.train.blobs import Blob, parts_of
 from farflung.train.contribution_trace import are_opened
 from farflung.train.inner_state import VECTORS
 from farflung.train.run_log import contributions_root, payload_hash
@@ -47,6 +50,7 @@ from farflung.verify.audit_verdict import EXCESS_CAP, AuditFinding
 from farflung.verify.blind_commitment import BlindCommitment, blind, nonce_of
 from farflung.verify.canon import accusation_check
 from farflung.verify.canon.dispute_execution import check_memory
+from farflung.verify.canon.graph_requests import AccusationRequest
 
 ROUNDS_HELD: Final = 2  # of audits: the round that is judged, and the one before
 BLAMED: Final = (  # what the worker says of a state that no honest peer can have gone on from
@@ -143,7 +147,7 @@ class AuditLease:
             public_state.unpack(packed, self._terms.layout), self._terms.layout, asked.round, asked.root
         )
         if not self._is_tried:
-            await self._workspace.try_graph(await self._workspace.parts(), packed, asked.member)
+            await graph_trial.try_on_node(self._workspace, await self._workspace.graph(), packed, asked.member)
             self._is_tried = True
         params = segments.params_root(self._terms.layout, public.params)
         place = segment_opening.OpenedSegment(self._terms.spec, asked.round, asked.segment, asked.contribution, params)
@@ -239,14 +243,15 @@ class AuditLease:
 
         Raises RunError FF-VERI-103 where this machine has no memory for that: another verifier is asked.
         """
-        parts = await self._workspace.parts() if accusation_check.needs_graph(found) else None
-        if parts is None:
+        graph = await self._workspace.graph() if accusation_check.needs_graph(found) else None
+        if graph is None:
             return found
-        check_memory(parts, memory_bytes())
-        public = public_state.unpack(held.snapshot, self._terms.layout).params
-        states = held.start, claimed
-        about = parts, held.audit, held.order.member, public, states, found
-        return await asyncio.to_thread(accusation_check.confirmed, *about)
+        needed, place = check_memory(graph.parts, memory_bytes()), held.audit.place
+        first, after = place.borders[place.segment : place.segment + 2]
+        steps = held.order.member, first, after - first
+        request = AccusationRequest(*graph.about, held.snapshot, place.round, *steps, held.start, claimed)
+        said = await graph_runs.finding(request, needed, self._disk.root)
+        return accusation_check.confirmed(found, said.is_false)
 
     def _ends(
         self, held: PendingAudit, revealed: protocol_messages.SegmentRevealReply
@@ -262,18 +267,19 @@ class AuditLease:
         same = chair.is_same(held.audit.mine.border, ends.end)
         end: Blob = b"" if same else await self._from_peer(revealed.end, node)
         if same and place.segment + 1 == place.segments:
-            last: Blob = self._own_last(held)
+            last: Blob = await asyncio.to_thread(self._own_last, held)
         else:
             last = await self._from_peer(revealed.last, node)
         return chair.SegmentClaim(revealed.leaves, end, last)
 
-    def _own_last(self, held: PendingAudit) -> bytes:
+    def _own_last(self, held: PendingAudit) -> Blob:
         """What the encoding was made of, when the segment is the round's last one and came out the same here."""
         optimizer, layout, round = self._terms.spec.optimizer, self._terms.layout, held.order.round
         mine = segments.unpack(held.audit.mine.end, optimizer, layout, round)
         start = segments.unpack(held.start, optimizer, layout, round)
         last = BorderState(round, mine.step, mine.params, (), start.residual, start.offset)
-        return segments.pack(last, optimizer, layout)
+        spool = spooled([parts_of(segments.pieces(last, optimizer, layout))], self._disk.root)
+        return spool.views()[0]
 
     async def _reencode(self, held: PendingAudit, last: Blob) -> worker_messages.ReencodeResult | None:
         try:

@@ -82,12 +82,12 @@ def found_dispute_file(terms: JobTerms, seat: int, audit: SegmentAudit, start: B
     return DisputeFile(terms.id, c.peer, place.round, place.segment, seat, c.weight, c.trace, begun, claimed)
 
 
-def _whole(terms: JobTerms, round: int, start: Blob, public: Float32) -> bytes:
+def _whole(terms: JobTerms, round: int, start: Blob, public: Float32) -> Blob:
     """An opened start with its weights, shape (layout.size,), which border 0 leaves out; without what is unsent."""
     optimizer, layout = terms.spec.optimizer, terms.layout
     state = segments.unpack(start, optimizer, layout, round)
     weights = public if state.params is None else state.params
-    return segments.pack(BorderState(round, state.step, weights, state.vectors), optimizer, layout)
+    return segments.pieces(BorderState(round, state.step, weights, state.vectors), optimizer, layout)
 
 
 class DisputeFileStore:

@@ -58,7 +58,7 @@ class SealedFileStore:
     def save(self, name: str, value: Wire) -> None:
         """Replaces a file; durable on return."""
         light, long = blobs.take(value)
-        states = tuple(self._states.seal(self._secret, blobs.bytes_of(blob)) for blob in long)
+        states = tuple(self._states.seal(self._secret, *blobs.parts_of(blob)) for blob in long)
         manifest, chunks = seal(self._secret, encode(light))
         data = file_of(_FORMAT, _SealedFile(manifest, tuple(chunks), states))
         is_new = not self._path(name).exists()

@@ -36,7 +36,7 @@ from farflung.peers.protocol.messages import (
 from farflung.store.io.disk_store import DiskObjectStore
 from farflung.store.sealed_objects import ObjectManifest
 from farflung.train import segments, worker_messages
-from farflung.train.blobs import Blob
+from farflung.train.blobs import Blob, parts_of
 from farflung.train.contribution_trace import ContributionTrace
 from farflung.verify.blind_commitment import is_blind
 from farflung.verify.commitment_check import plant
@@ -186,7 +186,7 @@ class SampledSegments:
         return f"{self._prefix}{_PLANTED if is_planted else _TRUE}{round:06d}-{segment:03d}"
 
     def _seal(self, state: Blob) -> ObjectManifest:
-        return self._disk.seal(self._job_key, state)
+        return self._disk.seal(self._job_key, *parts_of(state))
 
 
 def _parted(name: str) -> tuple[str, str, str]:
@@ -239,11 +239,11 @@ class SegmentSealer:
         result: PrivateRoundResult,
         states: worker_messages.OpenSegmentResult,
         source: worker_messages.OpenSegmentResult,
-    ) -> bytes:
+    ) -> Blob:
         """The end that the false trace claims, as a verifier is to fetch it."""
         optimizer, layout = self._terms.spec.optimizer, self._terms.layout
         ends = [segments.unpack(each.end, optimizer, layout, result.round) for each in (states, source)]
-        return segments.pack(segments.planted(*ends), optimizer, layout)
+        return segments.pieces(segments.planted(*ends), optimizer, layout)
 
     def _before(self, round: int) -> ContributionTrace | None:
         kept = self._private.before(round)

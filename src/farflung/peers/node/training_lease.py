@@ -20,6 +20,7 @@ from farflung.net.certificates import credential_of
 from farflung.net.counters import ByteCounter
 from farflung.net.io.multicast_member import GroupEndpoint, NoEndpoint
 from farflung.net.messages import MessageKind
+from farflung.peers.node import graph_trial
 from farflung.peers.node.sealed_files import PrivateCheckpoint, PrivateRoundResult, PrivateStateStore, SealedFileStore
 from farflung.peers.node.segment_openings import Retain, SampledSegments, SegmentSealer
 from farflung.peers.node.voucher_bound import WorkAccount
@@ -121,9 +122,9 @@ class TrainingLease:
         self._keep(derive(NS_OBJECT_KEY, job_key, b"vault", self._key.public))
         self._openings = self._openings_under(job_key)
         self._round = self._merged = self._result = None
-        parts = await self._workspace.enter(start, job_key, worker, requester, self._cheat)
+        graph = await self._workspace.enter(start, job_key, worker, requester, self._cheat)
         snapshot = await self._workspace.bring(start.snapshot, (requester,), MessageKind.JOIN)
-        await self._workspace.try_graph(parts, snapshot, start.member)
+        await graph_trial.try_on_node(self._workspace, graph, snapshot, start.member)
         self._dropped = -1
         kept, warning = self._private.recover(target, self._disk)
         self._result = kept.result if kept and kept.result and kept.result.round == target else None

@@ -4,33 +4,24 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from dataclasses import replace
-from functools import partial
 from typing import Protocol, TypeVar
 
 from farflung.core import limits
 from farflung.core.crypto import NS_TRIAL, SigningKey
 from farflung.core.errors import RunError, VerificationError
 from farflung.core.ids import ZERO_HASH, PeerId
-from farflung.host.io.machine_probe import memory_bytes
 from farflung.job.cheat_names import HONEST
-from farflung.job.dataset import unpack
 from farflung.job.spec import JobTerms
 from farflung.net.messages import MessageKind
 from farflung.peers.program import trace
+from farflung.peers.program.graph_runs import JobGraph
 from farflung.peers.protocol.job_key import KEY_BYTES
 from farflung.peers.protocol.messages import LeaseStartRequest
 from farflung.peers.transfer import objects
 from farflung.store.io.disk_store import DiskObjectStore
 from farflung.store.sealed_objects import ObjectManifest
-from farflung.train import public_state, segments, worker_messages
-from farflung.train.blobs import Blob
-from farflung.train.public_state import PublicState
-from farflung.train.segments import BorderState
-from farflung.verify.canon import step_check
-from farflung.verify.canon.dispute_execution import check_memory
+from farflung.train import worker_messages
 from farflung.verify.canon.graph_file import SHIPPED_BYTES
-from farflung.verify.canon.job_program import JobProgramParts
 
 ReplyT = TypeVar("ReplyT", bound=worker_messages.Reply)
 
@@ -96,7 +87,7 @@ class JobWorkspace:
 
     async def enter(
         self, start: LeaseStartRequest, job_key: bytes, worker: WorkerHandle, requester: PeerId, cheat: str = HONEST
-    ) -> JobProgramParts | None:
+    ) -> JobGraph | None:
         """Brings data, module and graph here, checks the job's program, and sets the worker up; until that is done it
         does not count as set up. Returns the program with its parts; raises what tracing.parts raises.
         """
@@ -105,45 +96,29 @@ class JobWorkspace:
         module = await self.bring(start.module, (requester,), MessageKind.JOIN)
         graph = await self.bring(start.graph, (requester,), MessageKind.JOIN)
         self._lists = start.dataset, start.graph
-        parts = await asyncio.to_thread(trace.parts, self.terms, partial(unpack, dataset), graph)
+        made = await self._made(dataset, graph)
         setup = worker_messages.SetupCommand(
             self.terms.spec, dataset, bytes(module), start.member, self.key.public, self.threads, cheat
         )
         await ask(worker, setup, worker_messages.SetupResult)
         self.worker = worker
-        return parts
+        return made
 
-    async def parts(self) -> JobProgramParts | None:
+    async def _made(self, data: memoryview, shipped: memoryview) -> JobGraph | None:
+        parts = await asyncio.to_thread(trace.parts, self.terms, partial(unpack, data), shipped)
+        return None if parts is None else JobGraph(parts, self.terms.layout, self.terms.tolerance, data, shipped)
+
+    @property
+    def secret_round(self) -> int:
+        """The round in which this node tries a step of the job's graph: nobody else can know it."""
+        return int.from_bytes(self._draw, "little") % self.terms.spec.rounds
+
+    async def graph(self) -> JobGraph | None:
         """The job's program with its parts, made again of what lies on this disk; None: the job has none."""
         if not self._lists:
             return None
         data, graph = [await self.bring(each, (), MessageKind.JOIN) for each in self._lists]
-        return await asyncio.to_thread(trace.parts, self.terms, partial(unpack, data), graph)
-
-    async def try_graph(self, parts: JobProgramParts | None, packed: Blob, member: int) -> None:
-        """One step of a round that is this node's secret, natively and by the job's graph, from a public state.
-
-        `member`: whose batches. Raises SpecError FF-VERI-104 (the graph is another step), RunError FF-VERI-103 (this
-        machine has no memory for it), and what the worker raises of training that fails.
-        """
-        if parts is None:
-            return
-        check_memory(parts, memory_bytes())
-        terms, spec = self.terms, self.terms.spec
-        held = public_state.unpack(packed, terms.layout)
-        public = PublicState(int.from_bytes(self._draw, "little") % spec.rounds, held.params, held.vectors)
-        data = public_state.pack(public, terms.layout)
-        ends = [BorderState(public.round, 0)]
-        for _ in range(2):  # the second step has what the optimizer made of the first
-            start = segments.pack(replace(ends[-1], params=None), spec.optimizer, terms.layout)
-            # So many steps as segments: the first segment is one step.
-            reran = await self.ask(
-                worker_messages.RerunCommand(data, member, 0, start, spec.segments), worker_messages.RerunResult
-            )
-            ends.append(segments.unpack(reran.end, spec.optimizer, terms.layout, public.round))
-        begin = replace(ends[1], params=None)
-        about = parts, terms.layout, terms.tolerance, public.params, member, (begin, ends[2])
-        await asyncio.to_thread(step_check.check_step, *about)
+        return await self._made(data, graph)
 
     async def bring(self, manifest: ObjectManifest, sources: tuple[PeerId, ...], kind: MessageKind) -> memoryview:
         """An object of the job, from the first source that has it, mapped; it stays in the node's store, sealed."""

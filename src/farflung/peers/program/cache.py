@@ -1,4 +1,5 @@
-"""Caches what this machine has computed of jobs for this user: graphs of steps, and profiles of numerical noise.
+"""Caches what this machine has computed of jobs for this user: graphs of steps, that they were tried, and profiles of
+numerical noise.
 
 Each follows from its request alone. A trace takes some six seconds of a processor, a profile five, and a job is often
 submitted again with another name, price or number of rounds, or just again. A file is named by the hash of all that it
@@ -43,7 +44,17 @@ class ProfileRequest(NamedTuple):
     initial: Hash
 
 
-Request = TraceStepRequest | ProfileRequest
+class TrialRequest(NamedTuple):
+    """All that a trial of a job's graph follows from (peers.node.graph_trial). A good one is kept, as no bytes."""
+
+    spec: JobSpec
+    module: Hash
+    dataset: Hash
+    initial: Hash
+
+
+Request = TraceStepRequest | ProfileRequest | TrialRequest
+_KINDS: Final = {TraceStepRequest: "graph", ProfileRequest: "profile", TrialRequest: "trial"}
 
 
 def find(request: Request) -> bytes | None:
@@ -79,7 +90,7 @@ def keep(request: Request, shipped: bytes) -> None:
 
 def _file(request: Request) -> Path | None:
     """Where its answer is kept; None: nowhere, for others could write there."""
-    kind = "graph" if isinstance(request, TraceStepRequest) else "profile"
+    kind = _KINDS[type(request)]
     folder = cache_folder() / f"{kind}s"
     return folder / f"{_name(request).hex()}.{kind}" if is_private(str(folder)) else None
 

@@ -13,7 +13,6 @@ from typing import Final, NamedTuple
 from farflung.core import limits
 from farflung.core.backoff import Backoff
 from farflung.core.canon.graph import graph_id
-from farflung.core.canon.program import CanonicalProgram
 from farflung.core.canon.token_leaves import TokenSource
 from farflung.core.codec import encode
 from farflung.core.errors import FarflungError, PolicyError, RunError, SpecError, VerificationError
@@ -53,9 +52,9 @@ class GraphTraceResult(NamedTuple):
 
 
 class JobProgramResult(NamedTuple):
-    """What a submission says of its class: the program of its work, or why there is none."""
+    """What a submission says of its class: the program of its work with its parts, or why there is none."""
 
-    program: CanonicalProgram
+    parts: JobProgramParts | None
     unproven: str
 
 
@@ -69,7 +68,7 @@ async def trace(folder: RunFolder, spec: JobSpec, module: bytes) -> GraphTraceRe
         data = found if found is not None else encode(await _traced(folder, request))
         await asyncio.to_thread(graph_file.read, data)
     except FarflungError as error:
-        return GraphTraceResult(b"", _unproven(spec, error))
+        return GraphTraceResult(b"", unproven(spec, error))
     if found is None:
         await asyncio.to_thread(cache.keep, request, data)
     return GraphTraceResult(data, "")
@@ -98,14 +97,14 @@ def classify(
     model's line are named), PolicyError FF-APP-342 (outcome only, and more expensive than that may be).
     """
     if traced.why:
-        return JobProgramResult(CanonicalProgram(), traced.why[: limits.REASON_LENGTH])
+        return JobProgramResult(None, traced.why[: limits.REASON_LENGTH])
     try:
         parts = graph_file.read(traced.shipped)
-        program = assemble(spec, layout, tolerance, *parts, tokens).program
+        made = assemble(spec, layout, tolerance, *parts, tokens)
     except FarflungError as error:
-        return JobProgramResult(CanonicalProgram(), _unproven(spec, error)[: limits.REASON_LENGTH])
+        return JobProgramResult(None, unproven(spec, error)[: limits.REASON_LENGTH])
     write_atomic(folder.graph_file, headed(_GRAPH, traced.shipped), "run.graph")
-    return JobProgramResult(program, "")
+    return JobProgramResult(made, "")
 
 
 def told(terms: JobTerms) -> JobClassEvent:
@@ -164,8 +163,8 @@ async def _answer(folder: RunFolder, request: TraceStepRequest) -> GraphFile:
         process.terminate()
 
 
-def _unproven(spec: JobSpec, error: FarflungError) -> str:
-    """Why the job has no program, if it may be without."""
+def unproven(spec: JobSpec, error: FarflungError) -> str:
+    """Why the job has no program, if it may be without. Raises SpecError FF-APP-341, PolicyError FF-APP-342."""
     why = f"{error.message}: {error.cause}" if error.cause else error.message
     if spec.audit.proof == "proven":
         raise SpecError(

@@ -156,9 +156,9 @@ class DiskObjectStore:
             self.write_chunk(manifest.id, index, chunks[index])
         self.finish(manifest.id)
 
-    def seal(self, job_key: bytes, content: bytes | memoryview) -> ObjectManifest:
-        """Stores content sealed, chunk by chunk; durable on return. Raises PolicyError FF-STOR-007."""
-        size = memoryview(content).nbytes
+    def seal(self, job_key: bytes, *content: bytes | memoryview) -> ObjectManifest:
+        """Stores content, in parts, sealed chunk by chunk; durable on return. Raises PolicyError FF-STOR-007."""
+        size = sum(memoryview(part).nbytes for part in content)
         said, chunks = sealed(job_key, content)
         written = self.root / f"sealed.{secrets.token_hex(4)}.tmp"  # the object's name follows from all of its chunks
         hashes = []

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from typing import Any, Final, cast
+from typing import Any, Final
 
-from farflung.core import limits
-from farflung.core.codec import decode
 from farflung.train import inference_messages
 from farflung.train.io import one_shot_process
 
@@ -18,11 +16,11 @@ def load() -> one_shot_process.Answers:
     """What answers."""
     from farflung.train import inference
 
-    def answers(raw: bytearray) -> Iterator[Any]:
-        yield from inference.answer(decode(raw, cast(type[Any], inference_messages.Request), limits.PIPE_BYTES))
+    def answers(request: inference_messages.Request) -> Iterator[Any]:
+        yield from inference.answer(request)
 
     return answers
 
 
 if __name__ == "__main__":
-    sys.exit(one_shot_process.main(load))
+    sys.exit(one_shot_process.main(inference_messages.Request, load))

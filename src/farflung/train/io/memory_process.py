@@ -9,10 +9,8 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from typing import Any, Final, cast
+from typing import Any, Final
 
-from farflung.core import limits
-from farflung.core.codec import decode
 from farflung.train.gauge.request import Request
 from farflung.train.io import one_shot_process
 from farflung.train.io.import_without_gc import gc_paused
@@ -25,11 +23,11 @@ def load() -> one_shot_process.Answers:
     with gc_paused():
         from farflung.train.gauge import job_step
 
-    def answers(raw: bytearray) -> Iterator[Any]:
-        yield job_step.answer(decode(raw, cast(type[Any], Request), limits.PIPE_BYTES))
+    def answers(request: Request) -> Iterator[Any]:
+        yield job_step.answer(request)
 
     return answers
 
 
 if __name__ == "__main__":
-    sys.exit(one_shot_process.main(load))
+    sys.exit(one_shot_process.main(Request, load))

@@ -8,19 +8,17 @@ takes; a reply that has begun to come has a deadline.
 from __future__ import annotations
 
 import asyncio
-import os
 import socket
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO, Final
+from typing import Any, Final
 
 from farflung.core import limits
 from farflung.core.codec import decode
-from farflung.core.errors import ProtocolError, RunError
-from farflung.core.io.ordinary_files import open_ordinary
-from farflung.core.io.spool_file import SpoolFile, spooled
-from farflung.train.blobs import Blob, FileBytes, bytes_of, file_of
-from farflung.train.io.worker import HEAD_BYTES, OWN_FILE, PIECE
+from farflung.core.errors import ProtocolError
+from farflung.core.io.spool_file import SpoolFile
+from farflung.train.blobs import Blob
+from farflung.train.io.worker import HEAD_BYTES, PIECE, LentBlobs
 from farflung.train.reply_bounds import ReplyBound
 from farflung.train.worker_messages import WorkerFailure
 
@@ -38,40 +36,17 @@ async def lend(connection: socket.socket, blobs: Sequence[Blob], folder: Path | 
     """Sends the blobs of a request: their lengths, with a file that holds them, and those that are files. Raises
     ConnectionError, RunError FF-CORE-050, FF-TRAIN-113.
     """
-    loop, spool = asyncio.get_running_loop(), await asyncio.to_thread(spooled, map(_spooled, blobs), folder)
-    sizes, opened = list(spool.sizes), list[BinaryIO]()
+    loop, lent = asyncio.get_running_loop(), await asyncio.to_thread(LentBlobs, blobs, folder)
     try:
-        for index, blob in enumerate(blobs):
-            if (file := file_of(blob)) is not None:
-                opened.append(_lent(file))
-                sizes[index] = OWN_FILE | file.size
-        lengths = b"".join(size.to_bytes(HEAD_BYTES, "little") for size in sizes)
         while True:
             try:
-                sent = socket.send_fds(connection, [lengths], [spool.readable, *(file.fileno() for file in opened)])
+                sent = socket.send_fds(connection, [lent.lengths], lent.descriptors)
                 break
             except BlockingIOError:
                 await _writable(connection)
     finally:
-        spool.close()
-        for each in opened:
-            each.close()
-    await loop.sock_sendall(connection, lengths[sent:])
-
-
-def _spooled(blob: Blob) -> bytes | memoryview:
-    return b"" if file_of(blob) is not None else bytes_of(blob)
-
-
-def _lent(file: FileBytes) -> BinaryIO:
-    try:
-        return open_ordinary(file.path, os.O_NOFOLLOW)
-    except OSError as error:
-        cause = error.strerror or str(error)
-        hint = f"put {file.path} back as it was, then give the command again"
-        raise RunError(
-            "FF-TRAIN-113", f"{file.path.name} cannot be lent to a worker", cause=cause, hint=hint
-        ) from error
+        lent.close()
+    await loop.sock_sendall(connection, lent.lengths[sent:])
 
 
 async def _writable(connection: socket.socket) -> None:

@@ -18,14 +18,16 @@ import socket
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterable
-from typing import Any, cast
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any, BinaryIO, cast
 
 from farflung.compress import kernels
 from farflung.core import limits
 from farflung.core.codec import decode, encode
 from farflung.core.errors import FarflungError, ProtocolError, RunError, type_and_text
-from farflung.core.io.spool_file import mapped, release
+from farflung.core.io.ordinary_files import open_ordinary
+from farflung.core.io.spool_file import mapped, release, spooled
 from farflung.train import blobs, meta_kernels, worker_messages
 from farflung.train.blobs import Blob
 from farflung.train.io.import_without_gc import gc_paused
@@ -36,6 +38,44 @@ FILES = 4  # of one request, at most
 PIECE = limits.MIB
 WORD_LENGTH = 4000  # characters of each text of a failure, so that it is no longer than a reply may be
 Wait = Callable[[int, int], None]
+
+
+class LentBlobs:
+    """The blobs of a request on their way: their lengths, and descriptors of one file of what is no file already, then
+    of those that are.
+    """
+
+    def __init__(self, long: Sequence[Blob], folder: Path | None) -> None:
+        """Raises RunError FF-CORE-050, FF-TRAIN-113."""
+        files = [blobs.file_of(blob) for blob in long]
+        self._spool = spooled((() if file else blobs.parts_of(b) for file, b in zip(files, long, strict=True)), folder)
+        self._opened: list[BinaryIO] = []
+        try:
+            self._opened += [_lent(file) for file in files if file is not None]
+        except BaseException:
+            self.close()
+            raise
+        sizes = zip(files, self._spool.sizes, strict=True)
+        said = [size if file is None else OWN_FILE | file.size for file, size in sizes]
+        self.lengths = b"".join(size.to_bytes(HEAD_BYTES, "little") for size in said)
+        self.descriptors = [self._spool.readable, *(file.fileno() for file in self._opened)]
+
+    def close(self) -> None:
+        """They were sent, or will not be."""
+        self._spool.close()
+        for each in self._opened:
+            each.close()
+
+
+def _lent(file: blobs.FileBytes) -> BinaryIO:
+    try:
+        return open_ordinary(file.path, os.O_NOFOLLOW)
+    except OSError as error:
+        cause = error.strerror or str(error)
+        hint = f"put {file.path} back as it was, then give the command again"
+        raise RunError(
+            "FF-TRAIN-113", f"{file.path.name} cannot be lent to a worker", cause=cause, hint=hint
+        ) from error
 
 
 class WorkerChannel:
@@ -73,6 +113,18 @@ class WorkerChannel:
             if self._wait is not None:
                 self._wait(self._outgoing, select.POLLOUT)
             view = view[os.write(self._outgoing, view) :]
+
+    def lend(self, long: Sequence[Blob]) -> None:
+        """Sends the blobs of a request. Raises OSError when the other end is gone, and what LentBlobs raises."""
+        lent = LentBlobs(long, None)
+        try:
+            if self._wait is not None:
+                self._wait(self._outgoing, select.POLLOUT)
+            with socket.socket(fileno=os.dup(self._outgoing)) as connection:
+                sent = socket.send_fds(connection, [lent.lengths], lent.descriptors)
+        finally:
+            lent.close()
+        self._send(lent.lengths[sent:])
 
     def lent(self, count: int) -> list[memoryview]:
         """The blobs of a request that was read. Raises EOFError when the other end is gone."""

@@ -8,15 +8,13 @@ not find as well is no lie of the peer's.
 from __future__ import annotations
 
 from farflung.core.canon.program import SegmentSteps
-from farflung.core.tensor_layout import Float32
+from farflung.core.tensor_layout import Float32, TensorLayout
 from farflung.ledger.rules.slashes import EXCESS_FALSE
 from farflung.ledger.transactions import VerdictFinding
-from farflung.train import segments
-from farflung.train.blobs import Blob
+from farflung.train.segments import BorderState
 from farflung.verify.audit_verdict import AuditFinding, is_distance
 from farflung.verify.canon import dispute_execution
 from farflung.verify.canon.job_program import JobProgramParts
-from farflung.verify.segment_audit import SegmentAudit
 
 
 def needs_graph(found: AuditFinding) -> bool:
@@ -24,23 +22,22 @@ def needs_graph(found: AuditFinding) -> bool:
     return is_distance(found.finding, found.excess)
 
 
-def confirmed(
+def is_false(
     parts: JobProgramParts,
-    audit: SegmentAudit,
-    seat: int,
+    layout: TensorLayout,
     public: Float32,
-    states: tuple[Blob, Blob],
-    found: AuditFinding,
-) -> AuditFinding:
-    """`found`, an accusation, where the graph makes it as well; else UNPAID. Raises what `execute` raises.
+    seat: int,
+    steps: SegmentSteps,
+    ends: tuple[BorderState, BorderState],
+) -> bool:
+    """Whether the graph finds as well that a segment does not lead to its claimed end. Raises what `execute` raises.
 
-    `states`: the segment's start and claimed end, which fit what was committed to; `public`: weights of P_r.
+    `ends`: the segment's start and claimed end, which fit what was committed to; `public`: weights of P_r.
     """
-    place, layout = audit.place, audit.layout
-    start, claimed = (segments.unpack(each, place.spec.optimizer, layout, place.round) for each in states)
-    first, after = place.borders[place.segment : place.segment + 2]
-    steps = SegmentSteps(first, after - first)
-    segment = dispute_execution.segment_of(parts, layout, public, seat, steps, start, claimed)
-    if dispute_execution.executed(parts, segment, steps.steps, lambda _: None):
-        return found
-    return AuditFinding(VerdictFinding.UNPAID, EXCESS_FALSE)
+    segment = dispute_execution.segment_of(parts, layout, public, seat, steps, *ends)
+    return dispute_execution.executed(parts, segment, steps.steps, lambda _: None)
+
+
+def confirmed(found: AuditFinding, is_false: bool) -> AuditFinding:
+    """`found`, an accusation, where the graph makes it as well; else UNPAID."""
+    return found if is_false else AuditFinding(VerdictFinding.UNPAID, EXCESS_FALSE)

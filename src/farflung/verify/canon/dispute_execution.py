@@ -86,8 +86,8 @@ def sections(layout: TensorLayout, vectors: Mapping[str, Float32]) -> dict[str, 
     }
 
 
-def check_memory(parts: JobProgramParts, most: int) -> None:
-    """Raises RunError FF-VERI-103 before anybody begins to execute what does not fit into `most` bytes."""
+def check_memory(parts: JobProgramParts, most: int) -> int:
+    """Bytes that an execution takes. Raises RunError FF-VERI-103 before one begins that does not fit into `most`."""
     states = 2 * sum(4 * math.prod(each.shape) for each in parts.graph.inputs if "/" in each.name)
     needed = max(peak(parts.graph), peak(parts.judge)) + states
     if needed > most:
@@ -98,6 +98,7 @@ def check_memory(parts: JobProgramParts, most: int) -> None:
             f"of {most >> 20} MiB that may be used",
             hint="take part on a larger machine; a dispute can be played by whoever has the opened states",
         )
+    return needed
 
 
 def play(parts: JobProgramParts, segment: DisputedSegment) -> SegmentExecution:
