@@ -12,7 +12,7 @@ import pytest
 from farflung.core import limits
 from farflung.core.codec import encode
 from farflung.core.errors import ProtocolError, RunError
-from farflung.core.io.spool_file import release
+from farflung.core.mapped_pages import leave
 from farflung.train import blobs, worker_messages
 from farflung.train.io import reply as replies
 from farflung.train.io.worker import WorkerChannel, broken
@@ -98,7 +98,7 @@ def test_a_whole_file_is_lent_as_it_lies_there(tmp_path):
     first, file, last = asyncio.run(lent([b"abc", blobs.in_file(path, 6000), b"de"]))
     assert (bytes(first), bytes(file), bytes(last)) == (b"abc", b"tokens" * 1000, b"de")
     assert os.listdir(tmp_path) == ["dataset.bin"]
-    release(file)  # its pages are read again
+    leave(file)  # its pages are read again
     assert file == b"tokens" * 1000
     with pytest.raises(RunError, match="FF-TRAIN-113"):
         asyncio.run(lent([blobs.in_file(tmp_path / "gone", 1)]))

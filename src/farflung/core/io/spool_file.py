@@ -93,11 +93,3 @@ def mapped(descriptor: int, sizes: Sequence[int]) -> list[memoryview]:
         places.append(slice(start, end := start + size))
     whole = memoryview(mmap.mmap(descriptor, end, access=mmap.ACCESS_READ)) if any(sizes) else memoryview(b"")
     return [whole[place] for place in places]
-
-
-def release(view: memoryview) -> None:
-    """Gives back the pages of the file that this process has read through its map: they are read again when they are
-    used, and count for nobody until then.
-    """
-    if isinstance(view.obj, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED"):
-        view.obj.madvise(mmap.MADV_DONTNEED)

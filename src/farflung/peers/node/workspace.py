@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from functools import partial
 from typing import Protocol, TypeVar
 
 from farflung.core import limits
@@ -11,6 +12,7 @@ from farflung.core.crypto import NS_TRIAL, SigningKey
 from farflung.core.errors import RunError, VerificationError
 from farflung.core.ids import ZERO_HASH, PeerId
 from farflung.job.cheat_names import HONEST
+from farflung.job.dataset import unpack
 from farflung.job.spec import JobTerms
 from farflung.net.messages import MessageKind
 from farflung.peers.program import trace

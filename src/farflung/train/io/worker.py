@@ -27,7 +27,8 @@ from farflung.core import limits
 from farflung.core.codec import decode, encode
 from farflung.core.errors import FarflungError, ProtocolError, RunError, type_and_text
 from farflung.core.io.ordinary_files import open_ordinary
-from farflung.core.io.spool_file import mapped, release, spooled
+from farflung.core.io.spool_file import mapped, spooled
+from farflung.core.mapped_pages import leave
 from farflung.train import blobs, meta_kernels, worker_messages
 from farflung.train.blobs import Blob
 from farflung.train.io.import_without_gc import gc_paused
@@ -231,7 +232,7 @@ def serve(channel: WorkerChannel) -> None:
         channel.write_blobs(long)
         del reply, long  # they may hold as many vectors as a step ahead needs
         for view in data:
-            release(view)
+            leave(view)
 
 
 def _go_on(channel: WorkerChannel) -> None:
