@@ -54,7 +54,7 @@ def test_a_process_in_the_sandbox_finds_what_the_graph_finds(tmp_path: Path) -> 
 
 def test_the_end_of_the_process_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(graph_runs, "MODULE", "farflung.core.release")
-    with pytest.raises(RunError, match="FF-VERI-118"):
+    with pytest.raises(RunError, match="FF-APP-692"):
         asyncio.run(graph_runs.finding(accused(match.border(2)), 1 << 20, tmp_path))
 
 

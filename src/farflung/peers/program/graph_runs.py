@@ -48,7 +48,7 @@ class JobGraph(NamedTuple):
 async def finding(request: Request, needed: int, folder: Path) -> GraphFinding:
     """What the graph finds. `needed`: bytes that its execution takes; `folder`: where states lie on their way.
 
-    Raises RunError with the process' own code (verify.io.graph_process), FF-VERI-118 (it ended without an answer),
+    Raises RunError with the process' own code (verify.io.graph_process), FF-APP-692 (it ended without an answer),
     FF-APP-488 (it stalled), and what host.io.worker_process.start_worker raises.
     """
     own = temporary_folders.make("farflung-graph-")
@@ -65,7 +65,7 @@ async def finding(request: Request, needed: int, folder: Path) -> GraphFinding:
             if error.code != GONE:
                 raise
             raise RunError(
-                "FF-VERI-118",
+                "FF-APP-692",
                 "the process that runs the job's graph has ended",
                 cause=process.terminate(),
                 hint="see that this machine has the memory that the plan names for trying the graph",
