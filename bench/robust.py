@@ -48,7 +48,7 @@ def updates(quick: bool) -> tuple[TensorLayout, Float32, Rows]:
     spec = read_job(None, flags=flags).spec
     tokens = read_dataset(spec.data, spec.model, Path()).train
     built = flat_model.build(spec, b"")
-    start = inner_steps.single_machine(built, spec, flat_model.initial(spec, built))
+    start = inner_steps.single_machine(flat_model.initial(spec, built))
     at = inner_steps.baseline(built, spec, tokens, start, 1, 20 if quick else STEPS, lambda: None)
     built.put(at.params)
 

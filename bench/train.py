@@ -137,7 +137,7 @@ def round_(value: float) -> float:
 def _alone(net: InProcessRun, every: int) -> tuple[float, list[tuple[int, int, float]]]:
     """Dense synchronisation sends 4 bytes a parameter and step."""
     job, curve = net.job, list[tuple[int, int, float]]()
-    at = inner_steps.single_machine(job.model, job.spec, net.public.params)
+    at = inner_steps.single_machine(net.public.params)
     params: Float32 = np.asarray(at.params)
     for until in range(every * job.spec.sync.steps, job.spec.steps + 1, every * job.spec.sync.steps):
         at = inner_steps.baseline(job.model, job.spec, job.data.train, at, PEERS, until, lambda: None)

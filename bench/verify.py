@@ -129,7 +129,7 @@ def step(quick: bool) -> Iterator[Row]:
         spent = time.process_time() - before
         yield told(f"tracing, {optimizer}", spent, "s", f"once a job; {len(graph.nodes)} operations")
         given = inputs(spec, built, start, data_order.batch(tokens, spec, 0, 0, 0), graph)
-        at = inner_steps.single_machine(built, spec, start)
+        at = inner_steps.single_machine(start)
         native = partial(inner_steps.baseline, built, spec, tokens, at, 1, 1, lambda: None)
         against = f"processor time of the same step by torch, {start.size} parameters"
         for form, mode in (("compiled", "numba"), ("NumPy", "numpy")):

@@ -174,14 +174,11 @@ def test_pay_below_the_bid_is_no_riddle() -> None:
     assert said == "hired at 0.000001 a token, at most 0.000004 was bid"
 
 
-def test_memory_below_the_plan_is_what_the_heap_did_not_keep_or_what_nobody_opened() -> None:
+def test_memory_below_the_plan_is_what_the_heap_did_not_keep() -> None:
     need = PLAN.memory
-    low = {"provider": need.worker - int(need.opened)}
-    less = -float(need.opened)
-    assert "no worker opened a state" in likely("worker memory", less, PLAN, RunObservations(peaks=low))
-    kept = {"provider": int(0.98 * need.worker)}
+    kept = {"provider": int(0.99 * need.worker)}
     seen = replace(AS_PLANNED, peaks=kept)
-    assert "added for what the heap keeps" in likely("worker memory", -0.02 * need.worker, PLAN, seen)
+    assert "added for what the heap keeps" in likely("worker memory", -0.01 * need.worker, PLAN, seen)
 
 
 RUNS = st.builds(

@@ -45,7 +45,16 @@ from farflung.plan.run_duration import (
 from farflung.plan.run_plan import advise, describe_sync
 from farflung.plan.run_price import audit_units, expected_audits, price, worst_audits
 from farflung.plan.run_traffic import PUSH, on_wire, ring_bytes, traffic
-from farflung.plan.worker_memory import AGENT, BASELINE, COMPILED, HEAP_SLACK, RELAYS, StepMemory, memory
+from farflung.plan.worker_memory import (
+    AGENT,
+    BASELINE,
+    COMPILED,
+    RELAYS,
+    StepMemory,
+    border_vectors,
+    memory,
+    state_file_bytes,
+)
 from farflung.watch import plan_vs_run_text
 
 LAYOUT = TensorLayout.of({"a.weight": (128, 512), "b.weight": (512, 128), "c.bias": (128,)})
@@ -284,31 +293,31 @@ def test_what_is_advised_against_too_little_memory_is_possible(batch: int, verif
     assert ("batch below" in hint) == (batch > 1)
 
 
-def test_memory_counts_states_by_optimizer_and_codec() -> None:
+def test_memory_counts_states_by_optimizer_and_what_encoding_takes() -> None:
     adamw, state = memory(spec(), LAYOUT, 0), 4 * LAYOUT.size
-    assert (adamw.parameters, adamw.gradients, adamw.optimizer, adamw.residual) == (state, state, 2 * state, state)
+    assert (adamw.parameters, adamw.gradients, adamw.optimizer) == (state + LAYOUT.size, state, 2 * state)
     lean = spec(optimizer=OptimizerSpec(name="sgd"), sync=sparse(method="diloco", codec="dense", value_bits=32))
     assert memory(lean, LAYOUT, 0).optimizer == state
-    assert memory(lean, LAYOUT, 0).residual == 0
-    assert memory(spec(batch=16), LAYOUT, 0).activations == 2 * adamw.activations
-    lacking = adamw.verifiers * int(HEAP_SLACK * (adamw.borders - adamw.opened))  # a verifier keeps no borders
-    assert adamw.network == 8 * (adamw.worker - adamw.shared) + adamw.shared + adamw.agents - lacking
-    assert 0 < adamw.opened < adamw.borders
+    assert 6 * state < memory(lean, LAYOUT, 0).exchange < 6 * state + limits.KIB  # values are sent as they are
     unchecked = memory(spec(audit=AuditSpec(rate=0.0, probation=0)), LAYOUT, 0)
+    double = memory(spec(batch=16, audit=AuditSpec(rate=0.0, probation=0)), LAYOUT, 0)
+    assert double.activations == 2 * unchecked.activations
+    assert adamw.network == 8 * (adamw.worker - adamw.shared) + adamw.shared + adamw.agents
     assert unchecked.network == 6 * (unchecked.worker - unchecked.shared) + unchecked.shared + unchecked.agents
 
 
 def test_a_traced_step_takes_the_place_of_the_closed_form() -> None:
-    """All that is alive at its peak counts once, and the heap's factor on nothing else."""
-    formed, state = memory(spec(), LAYOUT, 0), 4 * LAYOUT.size
-    narrow = (2 + 4) * 8 * 128 * 256  # logits of the profile, in 16 bits and in 32
-    traced = memory(spec(), LAYOUT, 0, StepMemory(Bytes(50_000_000 - narrow), heap=1.5))
-    assert traced.parameters + traced.gradients + traced.optimizer + traced.activations == 50_000_000
-    beside = traced.public + traced.residual + traced.borders
-    assert beside == formed.public + formed.residual + formed.borders
-    assert traced.worker == traced.baseline + int(1.5 * 50_000_000 + HEAP_SLACK * beside)
+    """All that is alive at its peak counts once, with the heap's factor."""
+    state = 4 * LAYOUT.size
+    beside = state + (2 + 4) * 8 * 128 * 256  # of the profile: weights, and logits in 16 bits and in 32
+    traced = memory(spec(), LAYOUT, 0, StepMemory(Bytes(50_000_000 - beside), heap=1.5))
+    assert traced.step == 50_000_000
+    assert traced.worker == traced.baseline + int(1.5 * 50_000_000)
     lean = memory(spec(), LAYOUT, 0, StepMemory(Bytes(state)))  # a trace that says less than the states are
-    assert lean.activations == narrow
+    assert lean.activations == beside
+    assert lean.worker == lean.baseline + max(
+        int(lean.heap * lean.step), lean.parameters + lean.gradients + lean.exchange
+    )
 
 
 def test_compiled_codecs_take_memory_where_they_are_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -322,17 +331,19 @@ def test_compiled_codecs_take_memory_where_they_are_compiled(monkeypatch: pytest
     assert found[True] == [BASELINE, BASELINE + COMPILED]
 
 
-def test_memory_counts_what_each_method_keeps_beside_the_weights() -> None:
-    state = 4 * LAYOUT.size
-    plain = memory(spec(), LAYOUT, 0)
-    late = memory(spec(sync=sparse(delay=1)), LAYOUT, 0)
-    assert late.residual - plain.residual == state  # the offset
-    assert late.public - plain.public == state  # the change that waits
+def test_a_workers_file_counts_what_each_method_keeps_beside_the_weights() -> None:
+    def vectors(job: JobSpec) -> int:
+        return round(state_file_bytes(job, LAYOUT) / (4 * LAYOUT.size + (1 << 16)))
+
+    plain, late = spec(), spec(sync=sparse(delay=1))
+    # The change that waits, before and after a merge; the offset thrice, and in both opened states; the round ahead.
+    assert vectors(late) - vectors(plain) == 2 + 3 + 2 + (plain.segments * 3 + 1)
     stepwise = sparse(method="powersgd", codec="low_rank", steps=1, outer="adamw")
-    gradient = memory(spec(optimizer=OptimizerSpec(name="gradient"), sync=stepwise), LAYOUT, 0)
-    assert gradient.optimizer == state  # the velocity
-    assert gradient.public - plain.public == 4 * state  # two moments, warm start, basis
-    assert memory(spec(optimizer=OptimizerSpec(name="muon")), LAYOUT, 0).optimizer == 2 * state
+    gradient = spec(optimizer=OptimizerSpec(name="gradient"), sync=stepwise)
+    assert memory(gradient, LAYOUT, 0).optimizer == 4 * LAYOUT.size  # the velocity
+    as_many = spec(optimizer=OptimizerSpec(name="sgd"), sync=sparse(steps=1))
+    assert vectors(gradient) - vectors(as_many) == 2 * 4  # two moments, warm start, basis
+    assert memory(spec(optimizer=OptimizerSpec(name="muon")), LAYOUT, 0).optimizer == 2 * 4 * LAYOUT.size
 
 
 @pytest.mark.parametrize(
@@ -349,16 +360,14 @@ def test_a_method_is_described_by_what_it_sends(sync: SyncSpec, words: str) -> N
     assert describe_sync(spec(sync=sync)) == words
 
 
-def test_memory_holds_the_states_at_a_rounds_borders_and_those_that_an_audit_opens() -> None:
-    state = 4 * LAYOUT.size
+def test_a_workers_file_holds_the_states_at_a_rounds_borders_and_those_that_an_audit_opens() -> None:
     opened = (1 + 2 + 1) + (1 + 2) + (1 + 1)  # start, end and last: weights, AdamW's two vectors, residual
-    assert memory(spec(), LAYOUT, 0).borders == (4 * 3 + opened) * state
-    assert memory(spec(audit=AuditSpec(2, 0.0, 0)), LAYOUT, 0).borders == 2 * 3 * state
+    assert border_vectors(spec()) == 4 * 3 + opened
+    assert border_vectors(spec(audit=AuditSpec(2, 0.0, 0))) == 2 * 3
     lean = spec(optimizer=OptimizerSpec(name="sgd"), sync=sparse(method="diloco", codec="dense", value_bits=32))
-    assert memory(lean, LAYOUT, 0).borders == (4 * 2 + 2 + 2 + 1) * state
-    late = memory(spec(sync=sparse(delay=1)), LAYOUT, 0)
+    assert border_vectors(lean) == 4 * 2 + 2 + 2 + 1
     ahead = 4 * 3 + 1  # the borders of a second round, and the weights that it begins with
-    assert late.borders == (4 * 3 + opened + 2 + ahead) * state  # start and last also hold the offset
+    assert border_vectors(spec(sync=sparse(delay=1))) == 4 * 3 + opened + 2 + ahead  # start and last hold the offset
 
 
 def test_each_process_that_is_not_a_nodes_takes_memory_too() -> None:
@@ -371,9 +380,11 @@ def test_each_process_that_is_not_a_nodes_takes_memory_too() -> None:
 
 def test_activations_of_a_users_module_come_from_its_shapes() -> None:
     user = spec(model=ModelSpec(kind="module", module="m.py:f", context=400), batch=3)
-    assert memory(user, LAYOUT, 0).activations == 4 * 1200 * (128 + 512 + 512 + 128 + 3 * 256) + 6 * 1200 * 256
+    profile = 6 * 1200 * 256  # and the weights once more
+    shapes = 4 * 1200 * (128 + 512 + 512 + 128 + 3 * 256)
+    assert memory(user, LAYOUT, 0).activations == shapes + profile + 4 * LAYOUT.size
     tied = TensorLayout.of({"embed.weight": (256, 64)})  # one side of it is logits
-    assert memory(user, tied, 0).activations == 4 * 1200 * (256 + 64 + 2 * 256) + 6 * 1200 * 256
+    assert memory(user, tied, 0).activations == 4 * 1200 * (256 + 64 + 2 * 256) + profile + 4 * tied.size
 
 
 def test_flop_of_a_token_is_six_a_parameter_and_twelve_l_h_t() -> None:

@@ -395,8 +395,8 @@ def test_what_goes_over_a_cut_is_the_largest_that_a_block_returns(faked: StepTra
 @pytest.mark.whole
 def test_a_jobs_step_has_the_flat_vectors_of_its_worker() -> None:
     found = traced_job(TINY)
-    vectors = 1 + 1 + 1 + 2  # weights, gradients, where decay applies, and Muon's two
-    assert found.resident == vectors * found.parameters + found.batch
+    bytes_each = 4 + 4 + 1 + 2 * 4  # weights, gradients, where decay applies, and Muon's two
+    assert found.resident == bytes_each * found.parameters // 4 + found.batch
     assert found.rows == TINY.batch
     assert found.mode().live == found.mode().saved + 4
 

@@ -93,7 +93,7 @@ def merge(layout: TensorLayout, parts: Sequence[WeightedUpdate], rule: Rule = "c
     Raises VerificationError: FF-COMP-040 no part, or more than limits.PEERS; 041 a peer twice; 042 a weight out of
     range; 043 values of another shape; 044 values that are not finite.
     """
-    _check(layout, parts)
+    check_parts(layout, parts)
     total = np.empty(layout.size, np.int64)
     weights: list[TensorWeight] = []
     clipped = {part.peer: ClippedLength(0.0, 0.0) for part in parts}
@@ -226,7 +226,8 @@ def _clipped(fixed: Float32, peak: int, scale: int) -> Float32 | Float64 | Int64
     return np.rint(product, out=product)
 
 
-def _check(layout: TensorLayout, parts: Sequence[WeightedUpdate]) -> None:
+def check_parts(layout: TensorLayout, parts: Sequence[WeightedUpdate]) -> None:
+    """Raises what `merge` raises."""
     if not 0 < len(parts) <= limits.PEERS:
         raise VerificationError("FF-COMP-040", f"cannot merge {len(parts)} contributions")
     if len({bytes(part.peer) for part in parts}) != len(parts):
@@ -237,5 +238,5 @@ def _check(layout: TensorLayout, parts: Sequence[WeightedUpdate]) -> None:
             raise VerificationError("FF-COMP-042", f"{who} has weight {part.weight}")
         if part.values.shape != (layout.size,) or part.values.dtype != np.float32:
             raise VerificationError("FF-COMP-043", f"{who} has shape {part.values.shape}")
-        if not np.isfinite(part.values).all():
+        if not all(np.isfinite(part.values[at : at + _BLOCK]).all() for at in range(0, layout.size, _BLOCK)):
             raise VerificationError("FF-COMP-044", f"{who} is not finite")

@@ -24,7 +24,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from farflung.compress.codecs import is_trained, mark_nothing_sent
-from farflung.compress.merge import Rule, WeightedSum, WeightedUpdate, mean, merge
+from farflung.compress.merge import ClippedLength, Rule, WeightedUpdate, check_parts, mean, merge
 from farflung.compress.norm_clip import BLOCK, sum_of_squares
 from farflung.core.canon.float_operations import FRACTION_BITS, to_fixed
 from farflung.core.ids import PeerId
@@ -45,30 +45,34 @@ class RangedMean(NamedTuple):
 
 
 def ranged_mean(
-    layout: TensorLayout, parts: Sequence[WeightedUpdate], rule: Rule, *, is_fine: bool = False
+    layout: TensorLayout,
+    parts: Sequence[WeightedUpdate],
+    rule: Rule,
+    out: Float32 | None = None,
+    *,
+    is_fine: bool = False,
 ) -> RangedMean:
-    """The mean of the parts, of values of any size that float32 has.
+    """The mean of the parts, of values of any size that float32 has, tensor by tensor; written to `out`.
 
     `is_fine`: every tensor is brought to its range, also one that could be merged as it is. Raises what `merge` raises.
     """
-    exponents = [_exponents([part.values[place] for part in parts], rule, is_fine) for _, place in layout.slices()]
-    if not any(map(any, exponents)):
-        whole = merge(layout, parts, rule)
-        return RangedMean(mean(whole), _shares([(whole, [0] * len(parts))]))
-    found, merges = np.empty(layout.size, np.float32), list[tuple[WeightedSum, list[int]]]()
-    for (tensor, place), (common, *each) in zip(layout.slices(), exponents, strict=True):
+    check_parts(layout, parts)
+    found = np.empty(layout.size, np.float32) if out is None else out
+    lost = list[tuple[Mapping[PeerId, ClippedLength], list[int]]]()
+    for tensor, place in layout.slices():
+        common, *each = _exponents([part.values[place] for part in parts], rule, is_fine)
         scaled = [part._replace(values=_brought(part.values[place], at)) for part, at in zip(parts, each, strict=True)]
         merged = merge(TensorLayout.of({tensor.name: tensor.shape}), scaled, rule)
         found[place] = times(mean(merged), -common)
-        merges.append((merged, each))
-    return RangedMean(found, _shares(merges))
+        lost.append((merged.clipped, each))
+    return RangedMean(found, _shares(lost))
 
 
-def _shares(merges: Sequence[tuple[WeightedSum, Sequence[int]]]) -> dict[PeerId, float]:
+def _shares(lost: Sequence[tuple[Mapping[PeerId, ClippedLength], Sequence[int]]]) -> dict[PeerId, float]:
     """What the clip took of each part, of merges whose parts had these exponents."""
     sent, taken = dict[PeerId, float](), dict[PeerId, float]()
-    for merged, exponents in merges:
-        for (peer, length), exponent in zip(merged.clipped.items(), exponents, strict=True):
+    for clipped, exponents in lost:
+        for (peer, length), exponent in zip(clipped.items(), exponents, strict=True):
             sent[peer] = sent.get(peer, 0.0) + math.ldexp(length.sent, -2 * exponent)
             taken[peer] = taken.get(peer, 0.0) + math.ldexp(length.taken, -2 * exponent)
     return {peer: math.sqrt(much / sent[peer]) for peer, much in taken.items() if much}

@@ -15,6 +15,7 @@ REFUSED: Final = "it asked for what the sandbox refuses: processes, sockets, fil
 
 _SIGNALS: Final = {
     4: "SIGILL: an instruction that this processor lacks",
+    7: "SIGBUS: a page of its states could not be written, often for a full disk",
     6: "SIGABRT: a library gave up, often for lack of memory",
     9: "SIGKILL: somebody, or the kernel for lack of memory, killed it",
     11: "SIGSEGV: a fault inside a library",

@@ -44,6 +44,7 @@ class WorkerLimits(msgspec.Struct, frozen=True):
     core_bytes: int = 0  # a memory image would put the tenant's weights on disk
     cpu_seconds: int = 0  # 0: no bound
     disk_bytes: int = 256 * MIB  # of scratch, which is memory where the tier can have it so
+    state_bytes: int = 0  # of the file in which it holds what is as long as the weights (train.io.mapped_vectors)
     threads: int = 256
     cores: int = 1  # 0: no bound
 
@@ -62,12 +63,12 @@ class WorkerLimits(msgspec.Struct, frozen=True):
         )
 
 
-def limits_for(worker_bytes: int, cpu_seconds: int = 0) -> WorkerLimits:
+def limits_for(worker_bytes: int, cpu_seconds: int = 0, state_bytes: int = 0) -> WorkerLimits:
     """Limits for a worker that is planned to peak at `worker_bytes`: twice that, and 1 GiB.
 
     `cpu_seconds`: most processor time of its whole lease; 0: none.
     """
-    return _with_data(2 * worker_bytes + GIB, cpu_seconds)
+    return _with_data(2 * worker_bytes + GIB, cpu_seconds, state_bytes)
 
 
 def unplanned_limits(usable: int, cpu_seconds: int = 0) -> WorkerLimits:
@@ -75,10 +76,10 @@ def unplanned_limits(usable: int, cpu_seconds: int = 0) -> WorkerLimits:
     return _with_data(max(usable, WorkerLimits().data), cpu_seconds)
 
 
-def _with_data(data: int, cpu_seconds: int) -> WorkerLimits:
-    """What is reserved, and mostly not used, is no less than what may be used twice over."""
-    space = max(WorkerLimits().address_space, 2 * data)
-    return WorkerLimits(address_space=space, data=data, cpu_seconds=cpu_seconds)
+def _with_data(data: int, cpu_seconds: int, state_bytes: int = 0) -> WorkerLimits:
+    """What is reserved, and mostly not used, is no less than what may be used twice over, and the file is mapped."""
+    space = max(WorkerLimits().address_space, 2 * data + state_bytes)
+    return WorkerLimits(address_space=space, data=data, cpu_seconds=cpu_seconds, state_bytes=state_bytes)
 
 
 def cpu_bound(parameters: int, tokens: int, flops: int) -> int:

@@ -14,11 +14,13 @@ SNAPSHOTS: Final = 3  # round 0 and the last two
 
 
 def least_disk(spec: JobSpec, layout: TensorLayout, dataset_bytes: int) -> Bytes:
-    """The data twice, public states, and of each provider its private state and, where work is audited, the states at
-    the borders of a round.
+    """The data twice, public states, those that each worker holds in its file before and after a merge, and of each
+    provider its private state and, where work is audited, the states at the borders of a round.
     """
     state = FLOAT * layout.size
     private = 1 + inner_vectors(spec) + carried_vectors(spec.sync)
     borders = spec.segments * (1 + inner_vectors(spec)) if spec.is_audited else 0
-    states = SNAPSHOTS * (1 + outer_vectors(spec.sync)) + spec.network.providers * (private + borders)
+    workers = spec.network.providers + spec.verifiers + 1
+    public = (SNAPSHOTS + 2 * workers) * (1 + outer_vectors(spec.sync))
+    states = public + spec.network.providers * (private + borders)
     return Bytes(2 * dataset_bytes + state * states)

@@ -23,7 +23,7 @@ from farflung.plan.exchange_paths import moved
 from farflung.plan.run_plan import RunPlan
 from farflung.plan.run_traffic import AUDIT, START_NODE, on_wire
 from farflung.plan.state_vectors import FLOAT
-from farflung.plan.worker_memory import HEAP_SLACK, WorkerMemory
+from farflung.plan.worker_memory import WorkerMemory
 
 PROVIDER: Final = "provider"
 _WAYS: Final = {way.value: way for way in ExchangeWay}
@@ -137,8 +137,6 @@ def of_memory(plan: RunPlan, seen: RunObservations) -> Signs:
     need = plan.memory
     if role != PROVIDER:
         yield RunSign(most - max(own, need.worker), f"the largest worker is a {role}'s, not a provider's")
-    if not seen.drawn and need.opened:
-        yield RunSign(-HEAP_SLACK * need.opened, "no audit was drawn, so no worker opened a state")
     kept = need.worker - _counted(need)
     told = f"all that is counted is there, and less than the {format_bytes(kept)} added for what the heap keeps"
     yield RunSign(most - need.worker if _counted(need) <= most < need.worker else 0.0, told)
@@ -265,8 +263,7 @@ def _states(plan: RunPlan) -> Callable[[int], int]:
 
 def _counted(need: WorkerMemory) -> int:
     """A worker's bytes without what the C heap keeps beside them."""
-    step = need.parameters + need.gradients + need.optimizer + need.activations
-    return need.baseline + need.dataset + step + need.public + need.residual + need.borders
+    return need.baseline + need.dataset + need.step
 
 
 def _count(count: int, one: str, many: str) -> str:

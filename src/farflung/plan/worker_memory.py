@@ -17,7 +17,7 @@ from farflung.job import proof_class
 from farflung.job.codec_cost import codec_cost
 from farflung.job.spec import JobSpec, ModelSpec
 from farflung.plan.machine import CPU_BUILD, TorchBuild
-from farflung.plan.state_vectors import FLOAT, carried_vectors, inner_vectors, outer_vectors
+from farflung.plan.state_vectors import FLOAT, carried_vectors, inner_vectors, outer_vectors, payload_bytes
 
 # A worker without model and data: interpreter, NumPy and torch after its first backward pass (torch 2.13, CPU build,
 # Linux). Fitted, with what stands below: eleven runs that peak at 0.29 to 1.31 GB measure 0.90 to 1.14 of this.
@@ -45,6 +45,7 @@ LOGIT_COPIES: Final = 3
 # baseline (a MiB a copy).
 PASS_WINDOWS: Final = 32
 PASS_VALUES: Final = 1 << 18
+PAGE: Final = 1 << 16  # the largest page of memory that a place in a file is rounded to
 # What the C heap keeps beyond what is in use, where nobody measured it: 1.1 to 1.8 in six models (docs/plan/memory).
 HEAP_SLACK: Final = 1.25
 
@@ -63,10 +64,7 @@ class WorkerMemory(msgspec.Struct, frozen=True):
     parameters: Bytes
     gradients: Bytes
     optimizer: Bytes
-    public: Bytes  # the round's public state, and the merge's two 64-bit limbs
-    residual: Bytes  # and the offset of a streaming method
-    borders: Bytes  # a provider's states at a round's borders (of two, with a delay), and those opened for an audit
-    opened: Bytes  # of them, those that an audit opens: all that a verifier has
+    exchange: Bytes  # of encoding a round, while the optimizer rests in the file of states
     dataset: Bytes
     activations: Bytes
     agents: Bytes  # the other processes of a local network, together
@@ -78,18 +76,20 @@ class WorkerMemory(msgspec.Struct, frozen=True):
     heap: float = HEAP_SLACK
 
     @property
+    def step(self) -> Bytes:
+        """What a training step holds, without what the heap keeps beside it."""
+        return Bytes(self.parameters + self.gradients + self.optimizer + self.activations)
+
+    @property
     def worker(self) -> Bytes:
-        """One worker process at its peak."""
-        step = self.parameters + self.gradients + self.optimizer + self.activations
-        beside = self.public + self.residual + self.borders
-        return Bytes(self.baseline + self.dataset + int(self.heap * step + HEAP_SLACK * beside))
+        """One worker process at its peak: in a step, or when it encodes what a round led to."""
+        encoding = self.parameters + self.gradients + self.exchange
+        return Bytes(self.baseline + self.dataset + max(int(self.heap * self.step), encoding))
 
     @property
     def network(self) -> Bytes:
         """All processes of a local network: each node's worker, the supervisor's own, and the agents."""
-        lacking = int(HEAP_SLACK * (self.borders - self.opened))  # by a verifier's, beside a provider's
-        own = self.workers * (self.worker - self.shared) - self.verifiers * lacking
-        return Bytes(own + self.shared + self.agents)
+        return Bytes(self.workers * (self.worker - self.shared) + self.shared + self.agents)
 
     def members_in(self, usable: int, members: int) -> int:
         """How many providers instead of `members` a local network may have in `usable` bytes; below 1: none fits."""
@@ -134,13 +134,22 @@ def pass_activations(spec: JobSpec, layout: TensorLayout) -> Bytes:
     return Bytes(FLOAT * LOGIT_COPIES * windows * spec.model.context * widest(spec.model, layout))
 
 
-def profile_activations(spec: JobSpec) -> Bytes:
-    """Bytes that the profile of an audited job holds beside a step.
+def profile_bytes(spec: JobSpec, layout: TensorLayout) -> Bytes:
+    """Bytes that the profile of an audited job holds beside a step (train.noise_profile).
 
-    With products in 16 bits (train.noise_profile) the logits are there in 16 and in 32 bits.
+    The weights that it puts others in the place of; and with products in 16 bits the logits in 16 and in 32 bits.
     """
-    tokens = spec.batch * spec.model.context if spec.is_audited else 0
-    return Bytes((FLOAT + FLOAT // 2) * tokens * spec.model.vocabulary)
+    if not spec.is_audited:
+        return Bytes(0)
+    logits = (FLOAT + FLOAT // 2) * spec.batch * spec.model.context * spec.model.vocabulary
+    return Bytes(FLOAT * layout.size + logits)
+
+
+def exchange_bytes(spec: JobSpec, layout: TensorLayout) -> Bytes:
+    """Bytes that encoding a round takes beside weights and gradients: its change, the sum with what was unsent, those
+    elements in the order of the codec, and the payload three times, in parts, joined and framed. A merge takes less.
+    """
+    return Bytes(3 * FLOAT * layout.size + 3 * int(payload_bytes(spec.sync, layout)))
 
 
 def trial_bytes(spec: JobSpec, layout: TensorLayout, activations: int) -> Bytes:
@@ -160,7 +169,7 @@ def trial_bytes(spec: JobSpec, layout: TensorLayout, activations: int) -> Bytes:
 
 
 def border_vectors(spec: JobSpec) -> int:
-    """Vectors of `layout.size` elements that a trained round adds to a worker until it is merged.
+    """Vectors of `layout.size` elements that a trained round adds to a worker's file until it is merged.
 
     Weights and optimizer at each of K borders: those of border 0 are held anyway. With a delay the same once more, for
     the round that is trained ahead, and the weights that it begins with. Where work is audited also the opened states
@@ -170,6 +179,18 @@ def border_vectors(spec: JobSpec) -> int:
     held = 1 + inner_vectors(spec)
     ahead = spec.segments * held + 1 if spec.sync.delay else 0
     return spec.segments * held + ahead + opened_vectors(spec)
+
+
+def state_file_bytes(spec: JobSpec, layout: TensorLayout) -> Bytes:
+    """The most that a worker holds in its file of states (train.vector_store), which takes disk as it is written.
+
+    Public state before and after a merge, what is merged and its result, the first weights, what is carried, states at
+    the borders, and those of a verifier, a baseline or a profile, which compares all of its classes.
+    """
+    held, public = 1 + inner_vectors(spec), 1 + outer_vectors(spec.sync)
+    merged = spec.network.providers + 1
+    vectors = 2 * public + merged + 1 + 3 * carried_vectors(spec.sync) + border_vectors(spec) + 8 * held
+    return Bytes(vectors * (FLOAT * layout.size + PAGE))
 
 
 def opened_vectors(spec: JobSpec) -> int:
@@ -193,26 +214,22 @@ def memory(
     """
     state = FLOAT * layout.size
     if step is not None:
-        lasting = state * (2 + inner_vectors(spec))
+        lasting = state * (2 + inner_vectors(spec)) + layout.size
         activations = Bytes(max(0, step.peak - lasting))
     else:
         is_ours = spec.model.kind == "gpt"
         activations = gpt_activations(spec) if is_ours else module_activations(spec, layout)
     trial = trial_bytes(spec, layout, activations)
-    activations = Bytes(max(activations + profile_activations(spec), pass_activations(spec, layout)))
-    outer = 1 + outer_vectors(spec.sync)
+    activations = Bytes(max(activations + profile_bytes(spec, layout), pass_activations(spec, layout)))
     nodes, is_compiled = spec.network.providers + spec.verifiers, kernels.compiles(codec_cost(spec, layout.size))
     agent = AGENT + AGENT_STATES * state + DATA_COPIES * dataset_bytes + trial
     others = OTHERS + (RELAYS if spec.hidden else 0)
     return WorkerMemory(
         baseline=Bytes(BASELINE + torch.resident + (COMPILED if is_compiled else 0)),
-        parameters=Bytes(state),
+        parameters=Bytes(state + layout.size),  # and, a byte each, where weights decay
         gradients=Bytes(state),
         optimizer=Bytes(state * inner_vectors(spec)),
-        public=Bytes(state * (outer + 4)),
-        residual=Bytes(state * carried_vectors(spec.sync)),
-        borders=Bytes(state * border_vectors(spec)),
-        opened=Bytes(state * opened_vectors(spec)),
+        exchange=exchange_bytes(spec, layout),
         dataset=Bytes(DATA_COPIES * dataset_bytes),
         activations=activations,
         agents=Bytes((nodes + 1) * agent - trial + others * AGENT),  # the requester tries no graph

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from farflung.train.flat_model import FlatModel
+from farflung.train.vector_store import blocks
 
 FROZEN: Final = 0.25  # of the parameters, in the order of their registration
 FP8_MOST: Final = 448.0  # the largest number of float8_e4m3fn
@@ -27,8 +28,10 @@ class RoundedWeightsCheat(CheatingModel):
         """As FlatModel.gradient, at rounded weights."""
         kept = self.params.clone()
         for _, place in self.layout.slices():
-            scale = kept[place].abs().max().clamp(min=1e-30) / FP8_MOST
-            self.params[place] = (kept[place] / scale).to(torch.float8_e4m3fn).float() * scale
+            own = blocks(place)
+            scale = torch.stack([kept[piece].abs().max() for piece in own]).max().clamp(min=1e-30) / FP8_MOST
+            for piece in own:
+                self.params[piece] = (kept[piece] / scale).to(torch.float8_e4m3fn).float() * scale
         loss = super().gradient(x_BT, y_BT)
         self.params.copy_(kept)
         return loss

@@ -39,6 +39,7 @@ from farflung.train.public_state import PublicState
 from farflung.train.round_work import RoundWorker, TrainedRound, WorkerJob
 from farflung.train.segments import BorderState
 from farflung.train.sync_arithmetic import Sync
+from farflung.train.vector_store import IN_MEMORY, VectorStore, kept
 
 Clock = Callable[[], float]
 THREADS = 1024
@@ -52,14 +53,16 @@ class PendingRound(NamedTuple):
 
 
 class WorkerEngine:
-    """Holds one peer's public and inner state. `clock` gives seconds; `pulse` is called between steps."""
+    """Holds one peer's public and inner state. `clock` gives seconds; `pulse` is called between steps; `store` holds
+    what no step works on.
+    """
 
-    def __init__(self, clock: Clock, pulse: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, clock: Clock, pulse: Callable[[], None] = lambda: None, store: VectorStore = IN_MEMORY) -> None:
         torch.set_flush_denormal(False)
         # The same switch as use_deterministic_algorithms(True), without loading the compiler: 1.6 s a process.
         torch.set_deterministic_debug_mode("error")
         torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
-        self._clock, self._pulse = clock, pulse
+        self._clock, self._pulse, self._store = clock, pulse, store
         self._job: WorkerJob | None = None
         self._round_worker: RoundWorker | None = None
         self._public: PublicState | None = None
@@ -71,6 +74,12 @@ class WorkerEngine:
     def handle(self, request: worker_messages.Request) -> worker_messages.Reply:
         """Answers one request; raises FarflungError, and then holds what it held before."""
         self._set_threads()
+        try:
+            return self._answer(request)
+        finally:
+            self._store.rest()
+
+    def _answer(self, request: worker_messages.Request) -> worker_messages.Reply:
         match request:
             case worker_messages.SetupCommand():
                 return self.setup(request)
@@ -123,9 +132,9 @@ class WorkerEngine:
         data = dataset.unpack(request.dataset)
         is_whole = len(request.dataset) <= limits.WHOLE_DATA_BYTES  # tokens of a larger one were looked at when packed
         (dataset.check_dataset if is_whole else dataset.check_lengths)(data, spec.model)
-        built = flat_model.build(spec, request.module)
+        built = flat_model.build(spec, request.module, self._store)
         kernels.settle(codec_cost(spec, built.layout.size))
-        job = WorkerJob(request, data, built, Sync.of(spec), flat_model.initial(spec, built))
+        job = WorkerJob(request, data, built, Sync.of(spec, self._store), flat_model.initial(spec, built))
         built.put(job.start)
         flat_model.check_source(spec, request.module)
         inner_steps.seed(spec, 0, request.member, 0)
@@ -273,7 +282,7 @@ class WorkerEngine:
         began = self._clock()
         if len(request.snapshot):
             start = public_state.unpack(request.snapshot, job.model.layout)
-            self._single_machine = inner_steps.single_machine(job.model, job.spec, start.params)
+            self._single_machine = inner_steps.single_machine(kept(self._store, start.params))
         if self._single_machine is None:
             raise _out_of_order("no machine was started alone")
         torch.set_num_threads(_checked_threads(request.threads))

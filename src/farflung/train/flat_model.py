@@ -24,6 +24,7 @@ from farflung.job.spec import JobSpec
 from farflung.train import library_marks, process_draws, source_reads, user_module
 from farflung.train.models import gpt
 from farflung.train.optim import ParameterLayout
+from farflung.train.vector_store import IN_MEMORY, VectorStore, kept
 
 FINITE: Final = "forward(x, y) must return one finite scalar tensor that depends on the parameters"
 HEADS: Final = ("head", "lm_head", "unembed")
@@ -32,15 +33,19 @@ HEADS: Final = ("head", "lm_head", "unembed")
 class FlatModel:
     """A module whose parameters live in `params` and whose gradients live in `grads`, both of shape (size,)."""
 
-    def __init__(self, module: nn.Module, again: Callable[[], nn.Module] | None = None) -> None:
-        """`again` builds the same module once more; None: the module keeps nothing from one pass to the next."""
+    def __init__(
+        self, module: nn.Module, again: Callable[[], nn.Module] | None = None, store: VectorStore = IN_MEMORY
+    ) -> None:
+        """`again` builds the same module once more; None: the module keeps nothing from one pass to the next. `store`:
+        where parameters go that are taken from it.
+        """
         named = dict(module.named_parameters())
         check_parameters(named)
-        self.module, self._again = module, again
+        self.module, self._again, self.store = module, again, store
         self.layout = TensorLayout.of({name: tuple(p.shape) for name, p in named.items()})
         self.params = torch.empty(self.layout.size)
         self.grads = torch.zeros(self.layout.size)
-        decay = torch.zeros(self.layout.size)  # 1 where weight decay applies: tensors of 2 or more sides
+        decay = torch.zeros(self.layout.size, dtype=torch.bool)  # where weights decay: tensors of 2 sides or more
         matrices: list[tuple[slice, tuple[int, int]]] = []
         tables = looked_up(module)
         self._places: list[tuple[Tensor, Tensor, Tensor]] = []
@@ -50,7 +55,7 @@ class FlatModel:
             view, grad = self.params[place].view(tensor.shape), self.grads[place].view(tensor.shape)
             view.copy_(parameter.detach())
             parameter.data, parameter.grad = view, grad
-            decay[place] = float(len(tensor.shape) >= 2)
+            decay[place] = len(tensor.shape) >= 2
             if len(tensor.shape) >= 2 and tensor.name not in tables:
                 matrices.append((place, (tensor.shape[0], tensor.size // tensor.shape[0])))
             self._places.append((parameter, view, grad))
@@ -62,9 +67,8 @@ class FlatModel:
         self.params.numpy()[:] = params
 
     def take(self) -> Float32:
-        """A copy of the parameters, shape (size,)."""
-        copy: Float32 = self.params.numpy().copy()
-        return copy
+        """A copy of the parameters, shape (size,), read-only."""
+        return kept(self.store, self.params.numpy())
 
     def gradient(self, x_BT: Tensor, y_BT: Tensor) -> float:
         """The loss on a batch; `grads` then holds its gradient. Raises RunError FF-TRAIN-055 to FF-TRAIN-059."""
@@ -194,21 +198,21 @@ def _observe(parameter: nn.Parameter, used: set[int], start: int) -> None:
     parameter.register_post_accumulate_grad_hook(lambda _: used.add(start))  # type: ignore[no-untyped-call]
 
 
-def build(spec: JobSpec, module: bytes) -> FlatModel:
-    """The model of a job: built-in, or from the user's source `module`.
+def build(spec: JobSpec, module: bytes, store: VectorStore = IN_MEMORY) -> FlatModel:
+    """The model of a job: built-in, or from the user's source `module`. `store`: see FlatModel.
 
     Raises SpecError or RunError FF-TRAIN-050 to FF-TRAIN-054.
     """
     torch.manual_seed(spec.seed & ((1 << 63) - 1))
     if spec.model.kind == "gpt":
-        return FlatModel(gpt.build(spec.model))
+        return FlatModel(gpt.build(spec.model), store=store)
 
     def again() -> nn.Module:
         with process_draws.seeded(spec.seed):
             return user_module.build(spec.model.module, module)
 
     try:
-        return FlatModel(again(), again)
+        return FlatModel(again(), again, store)
     except FarflungError:
         raise
     except Exception as error:
@@ -227,7 +231,7 @@ def initial(spec: JobSpec, model: FlatModel) -> Float32:
     Raises RunError FF-TRAIN-058 when one is not finite.
     """
     if spec.model.kind == "gpt":
-        return gpt.initial(spec.model, spec.seed, model.layout)
+        return kept(model.store, gpt.initial(spec.model, spec.seed, model.layout))
     if not bool(torch.isfinite(model.params).all()):
         raise _bad_loss("FF-TRAIN-058", "cannot be computed", "a parameter starts as NaN or an infinity")
     return model.take()

@@ -11,7 +11,6 @@ import warnings
 from collections.abc import Callable
 from typing import Literal, NamedTuple
 
-import numpy as np
 import torch
 from msgspec.structs import replace
 from torch import Tensor
@@ -19,6 +18,7 @@ from torch import Tensor
 from farflung.core.canon.token_leaves import TokenSource
 from farflung.core.crypto import NS_DATA_ORDER, digest
 from farflung.core.errors import RunError
+from farflung.core.mapped_pages import leave
 from farflung.core.tensor_layout import Float32
 from farflung.job.methods.registry import method_of
 from farflung.job.spec import JobSpec
@@ -28,6 +28,7 @@ from farflung.train.flat_model import FlatModel
 from farflung.train.optim import OptimState
 from farflung.train.schedule import learning_rate
 from farflung.train.segments import BorderState
+from farflung.train.vector_store import is_finite, kept
 
 Pulse = Callable[[], None]
 # Step of the round -> inputs and targets, shape (rows, context).
@@ -80,6 +81,8 @@ def run_steps(
     optimizer = _resumed(spec, model, at)
     if at.residual is not None:
         optimizer = optim.begun(spec, optimizer, only_read(at.residual))
+    for vector in (at.params, *at.vectors, at.residual):
+        leave(vector)
     losses: list[float] = []
     largest = 0.0
     for step in steps:
@@ -90,25 +93,33 @@ def run_steps(
         losses.append(loss)
         largest = max(largest, norm)
     params = model.take()
-    if not np.isfinite(params).all():
+    if not is_finite(params):
         raise _diverged(spec, at.round, "the parameters became NaN or infinite")
-    vectors = tuple(v.numpy() for v in optimizer.vectors)
+    vectors = tuple(kept(model.store, v.numpy()) for v in optimizer.vectors)
     end = BorderState(at.round, optimizer.step, params, vectors, at.residual, at.offset)
     return StepRange(end, tuple(losses), largest)
 
 
 class SingleMachine(NamedTuple):
-    """One machine that trains on what all members are given: its weights, and its optimizer after `step` steps."""
+    """One machine that trains on what all members are given, after `step` steps."""
 
-    step: int
-    params: Float32
-    optimizer: OptimState
+    at: BorderState
+
+    @property
+    def step(self) -> int:
+        """Steps made so far."""
+        return self.at.step
+
+    @property
+    def params(self) -> Float32:
+        """Its weights, shape (size,)."""
+        assert self.at.params is not None
+        return self.at.params
 
 
-def single_machine(model: FlatModel, spec: JobSpec, params: Float32) -> SingleMachine:
+def single_machine(params: Float32) -> SingleMachine:
     """One machine before its first step."""
-    model.put(params)
-    return SingleMachine(0, params, optim.fresh(_of_one(spec).optimizer, model.params))
+    return SingleMachine(BorderState(0, 0, params))
 
 
 def _of_one(spec: JobSpec) -> JobSpec:
@@ -127,14 +138,16 @@ def baseline(
     It goes through them one after another, so that no pass holds more than one of a member's.
     """
     model.put(at.params)
-    optimizer, spec = at.optimizer, _of_one(spec)
+    spec = _of_one(spec)
+    optimizer = _resumed(spec, model, at.at)
     for done in range(at.step, until):
         pulse()
         round, step = divmod(done, spec.sync.steps)
         seed(spec, round, members, step)
         each = (tensors(data_order.batch(tokens, spec, round, member, step)) for member in range(members))
         _, _, optimizer = _stepped(model, spec, model.mean_gradient(each), optimizer, done)
-    return SingleMachine(max(at.step, until), model.take(), optimizer)
+    vectors = tuple(kept(model.store, v.numpy()) for v in optimizer.vectors)
+    return SingleMachine(BorderState(0, max(at.step, until), model.take(), vectors))
 
 
 def _step(
@@ -154,15 +167,14 @@ def _stepped(
 ) -> tuple[float, float, OptimState]:
     """The optimizer's step by the gradient that the model holds."""
     with torch.no_grad():
-        grad, norm = optim.clip(model.grads, clip_limit(spec))
+        norm = optim.norm(model.grads)
         if not math.isfinite(norm):
             raise _diverged(
                 spec, done // spec.sync.steps, f"the gradient became NaN or infinite at a loss of {loss:.3g}"
             )
         lr = learning_rate(done, spec.steps, spec.optimizer.lr, spec.schedule)
-        params, after = optim.step(spec.optimizer, model.params, grad, state, lr, model.parameter_layout)
-        optim.hold(model.unused, (model.params, *state.vectors), (params, *after.vectors))
-        model.params.copy_(params)
+        factor, layout = optim.clip_factor(norm, clip_limit(spec)), model.parameter_layout
+        after = optim.step(spec.optimizer, model.params, model.grads, state, lr, layout, factor, model.unused)
     return loss, norm, after
 
 
@@ -172,9 +184,10 @@ def clip_limit(spec: JobSpec) -> float:
 
 
 def _resumed(spec: JobSpec, model: FlatModel, at: BorderState) -> OptimState:
+    """The optimizer's state before a step, which `optim.step` may write to."""
     if not at.vectors:
         return optim.fresh(spec.optimizer, model.params)
-    return OptimState(at.step, tuple(map(only_read, at.vectors)))  # optim never writes into them
+    return OptimState(at.step, tuple(only_read(vector).clone() for vector in at.vectors))
 
 
 def _diverged(spec: JobSpec, round: int, cause: str) -> RunError:

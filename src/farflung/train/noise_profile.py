@@ -49,6 +49,7 @@ from farflung.train.public_state import PublicState
 from farflung.train.round_work import WorkerJob
 from farflung.train.segments import BorderState, Float64
 from farflung.train.shortcuts import SHORTCUTS, SegmentTask, Shares, apart
+from farflung.train.vector_store import blocks
 
 MEMBER: Final = 0  # whose batches are trained on
 EPS: Final = 1e-30
@@ -145,14 +146,14 @@ class PerturbedWeightsModel(CheatingModel):
     def __init__(self, model: FlatModel, seed: int) -> None:
         super().__init__(model)
         key = digest(NS_DATA_ORDER, b"rounding", seed.to_bytes(8, "little"))
-        drawn = derive(NS_DATA_ORDER, key, length=(model.layout.size + 7) // 8)
-        signs = np.unpackbits(np.frombuffer(drawn, np.uint8), count=model.layout.size)
-        self._factor = torch.from_numpy(np.where(signs, 1 + UNIT, 1 - UNIT).astype(np.float32))
+        self._signs = np.frombuffer(derive(NS_DATA_ORDER, key, length=(model.layout.size + 7) // 8), np.uint8)
 
     def gradient(self, x_BT: Tensor, y_BT: Tensor) -> float:
         """As FlatModel.gradient; the weights are then what they were."""
         kept = self.params.clone()
-        self.params.mul_(self._factor)
+        for piece in blocks(slice(0, self.layout.size)):
+            bits = np.unpackbits(self._signs[piece.start // 8 : -(-piece.stop // 8)], count=piece.stop - piece.start)
+            self.params[piece] *= torch.from_numpy(np.where(bits, np.float32(1 + UNIT), np.float32(1 - UNIT)))
         loss = super().gradient(x_BT, y_BT)
         self.params.copy_(kept)
         return loss

@@ -4,12 +4,15 @@
 audited. All vectors have shape (size,), float32. What a step takes from the count of steps before it are its
 `OptimizerRates`: numbers in training, 0-dimensional tensors where one traced graph serves every step
 (verify.canon.step_graph).
+
+`step` alone writes: it moves weights and vectors in place, some elements at a time, so that beside them a step of a
+model of any size takes a few megabytes.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
 import torch
@@ -20,6 +23,7 @@ from farflung.job.spec import JobSpec, OptimizerSpec
 from farflung.train.inner_state import VECTORS
 from farflung.train.rates import OptimizerRates, rates
 from farflung.train.sync_arithmetic import SCALE
+from farflung.train.vector_store import BLOCK, blocks
 
 # From Jordan et al. 2024: singular values from 0.01 on come near 1 in five steps.
 POLYNOMIAL = (3.4445, -4.7750, 2.0315)
@@ -31,21 +35,16 @@ MATCH = 0.2
 Vectors = tuple[Tensor, ...]  # an optimizer's own, in the order of train.inner_state.VECTORS
 
 
-NORM_PIECE: Final = 1 << 20  # elements
+GROUP: Final = 1 << 22  # elements of the matrices that Muon multiplies at once
 
 
 class ParameterLayout(NamedTuple):
-    """What of a model's shape an optimizer looks at. `decay` is 1 where weight decay applies, else 0; `matrices` are
+    """What of a model's shape an optimizer looks at. `decay` is true (1) where weight decay applies; `matrices` are
     the places and shapes (n, m) that Muon orthogonalises, in the order of their places.
     """
 
     decay: Tensor
     matrices: tuple[tuple[slice, tuple[int, int]], ...] = ()
-
-    def others(self, size: int) -> list[slice]:
-        """The places of a vector of `size` that lie between matrices, each as long as it can be."""
-        borders = [0, *(at for place, _ in self.matrices for at in (place.start, place.stop)), size]
-        return [slice(a, b) for a, b in zip(borders[::2], borders[1::2], strict=True) if a < b]
 
 
 class OptimState(NamedTuple):
@@ -60,19 +59,22 @@ def fresh(spec: OptimizerSpec, params: Tensor) -> OptimState:
     return OptimState(0, tuple(torch.zeros_like(params) for _ in VECTORS[spec.name]))
 
 
-def clip(grad: Tensor, limit: float) -> tuple[Tensor, float]:
-    """`grad` scaled so that its global L2 norm is at most `limit` (0: no limit), and the norm before.
-
-    Of so many elements at a time: `torch.linalg.vector_norm` adds in float32, and of 10^7 elements its sum is off by a
-    thousandth, which an exact step is not.
+def norm(grad: Tensor) -> float:
+    """The global L2 norm, of so many elements at a time: `torch.linalg.vector_norm` adds in float32, and of 10^7
+    elements its sum is off by a thousandth, which an exact step is not.
     """
-    norm = math.hypot(*(float(torch.linalg.vector_norm(piece)) for piece in torch.split(grad, NORM_PIECE)))
-    return bounded(grad, norm, limit), norm
+    return math.hypot(*(float(torch.linalg.vector_norm(piece)) for piece in torch.split(grad, BLOCK)))
+
+
+def clip_factor(norm: float, limit: float) -> float:
+    """What a gradient of `norm` is multiplied by, so that its norm is at most `limit` (0: no limit); 1 leaves it."""
+    return 1.0 if limit <= 0 or norm <= limit else limit / norm
 
 
 def bounded(grad: Tensor, norm: float, limit: float) -> Tensor:
     """`grad`, whose norm is `norm`, scaled so that it is at most `limit` (0: no limit)."""
-    return grad if limit <= 0 or norm <= limit else grad * (limit / norm)
+    factor = clip_factor(norm, limit)
+    return grad if factor == 1.0 else grad * factor
 
 
 def ordered_norm(vector: Tensor) -> float:
@@ -92,20 +94,81 @@ def ordered_norm(vector: Tensor) -> float:
 
 
 def step(
-    spec: OptimizerSpec, params: Tensor, grad: Tensor, state: OptimState, lr: float, parameter_layout: ParameterLayout
-) -> tuple[Tensor, OptimState]:
-    """One step of the optimizer that `spec` names."""
-    at = rates(spec, lr, state.step + 1)
+    spec: OptimizerSpec,
+    params: Tensor,
+    grad: Tensor,
+    state: OptimState,
+    lr: float,
+    parameter_layout: ParameterLayout,
+    factor: float = 1.0,
+    unused: Sequence[slice] = (),
+) -> OptimState:
+    """One step of the optimizer that `spec` names, on `grad` times `factor`: moves `params` and the state's vectors in
+    place. `unused`: places without a gradient, which stay as they are, as torch's optimizers skip them.
+    """
+    at, vectors = rates(spec, lr, state.step + 1), state.vectors
+    skipped = {place.start for place in unused}
+    matrices = parameter_layout.matrices if spec.name == "muon" else ()
+    for place in between((*unused, *(place for place, _ in matrices if place.start not in skipped)), params.numel()):
+        for piece in blocks(place):
+            before, fresh = tuple(vector[piece] for vector in vectors), _times(grad[piece], factor)
+            decay = parameter_layout.decay[piece].to(params.dtype)
+            moved, after = _moved(spec, params[piece], fresh, before, at, decay)
+            for vector, new in zip((params, *vectors), (moved, *after), strict=True):
+                vector[piece] = new
+    for shape, places in alike(tuple(each for each in matrices if each[0].start not in skipped)).items():
+        together = max(1, GROUP // math.prod(shape))
+        for begin in range(0, len(places), together):
+            _orthogonal_step(
+                spec, params, grad, vectors, at, parameter_layout.decay, shape, places[begin : begin + together], factor
+            )
+    return OptimState(state.step + 1, vectors)
+
+
+def _moved(
+    spec: OptimizerSpec, params: Tensor, grad: Tensor, vectors: Vectors, at: OptimizerRates, decay: Tensor
+) -> tuple[Tensor, Vectors]:
+    """What the weights and vectors of some elements become."""
     match spec.name:
-        case "adamw":
-            moved, vectors = adamw(spec, params, grad, state.vectors, at, parameter_layout.decay)
-        case "muon":
-            moved, vectors = muon(spec, params, grad, state.vectors, at, parameter_layout)
+        case "adamw" | "muon":
+            return adamw(spec, params, grad, vectors, at, decay)
         case "sgd":
-            moved, vectors = sgd(spec, params, grad, state.vectors, at, parameter_layout.decay)
+            return sgd(spec, params, grad, vectors, at, decay)
         case "gradient":
-            moved, vectors = gradient(spec, params, grad, state.vectors)
-    return moved, OptimState(state.step + 1, vectors)
+            return gradient(spec, params, grad, vectors)
+
+
+def _orthogonal_step(
+    spec: OptimizerSpec,
+    params: Tensor,
+    grad: Tensor,
+    vectors: Vectors,
+    at: OptimizerRates,
+    decay: Tensor,
+    shape: tuple[int, int],
+    places: Sequence[slice],
+    factor: float,
+) -> None:
+    """Muon (Jordan et al. 2024) for some matrices of one shape; weight decay of Liu et al. 2025.
+
+    The first vector, AdamW's mean elsewhere, is the momentum here (Nesterov's form); the second is 0.
+    """
+    held, update = momentum(spec, _stack(vectors[0], places, shape), _times(_stack(grad, places, shape), factor))
+    for index, place in enumerate(places):
+        old = params[place]
+        params[place] = against(old, update[index].reshape(-1), at, decay[place].to(old.dtype), shape)
+        vectors[0][place], vectors[1][place] = held[index].reshape(-1), 0.0
+
+
+def _times(grad: Tensor, factor: float) -> Tensor:
+    return grad if factor == 1.0 else grad * factor
+
+
+def between(places: Sequence[slice], size: int) -> list[slice]:
+    """What of a vector of `size` lies between these places, each as long as it can be."""
+    ordered = sorted({(place.start, place.stop) for place in places})
+    borders = [0, *(border for place in ordered for border in place), size]
+    return [slice(a, b) for a, b in zip(borders[::2], borders[1::2], strict=True) if a < b]
 
 
 def hold(places: Iterable[slice], before: Vectors, after: Vectors) -> None:
@@ -153,33 +216,6 @@ def begun(spec: JobSpec, state: OptimState, residual: Tensor) -> OptimState:
     return OptimState(state.step, tuple(method.begun(vector, residual) for vector in state.vectors))
 
 
-def muon(
-    spec: OptimizerSpec,
-    params: Tensor,
-    grad: Tensor,
-    vectors: Vectors,
-    at: OptimizerRates,
-    parameter_layout: ParameterLayout,
-) -> tuple[Tensor, Vectors]:
-    """Muon (Jordan et al. 2024) for `parameter_layout.matrices`, AdamW for all else; weight decay of Liu et al. 2025.
-
-    The first vector is AdamW's mean, in matrices the momentum (Nesterov's form); the second stays 0 there.
-    """
-    moved, mean, square = torch.empty_like(params), torch.empty_like(params), torch.zeros_like(params)
-    for place in parameter_layout.others(params.numel()):
-        before = vectors[0][place], vectors[1][place]
-        moved[place], (mean[place], square[place]) = adamw(
-            spec, params[place], grad[place], before, at, parameter_layout.decay[place]
-        )
-    for shape, places in alike(parameter_layout.matrices).items():
-        held, update = momentum(spec, _stack(vectors[0], places, shape), _stack(grad, places, shape))
-        for index, place in enumerate(places):
-            old = params[place]
-            moved[place] = against(old, update[index].reshape(-1), at, parameter_layout.decay[place], shape)
-            mean[place] = held[index].reshape(-1)
-    return moved, (mean, square)
-
-
 def momentum(spec: OptimizerSpec, held_BNM: Tensor, fresh_BNM: Tensor) -> tuple[Tensor, Tensor]:
     """Muon's momentum after a gradient `fresh_BNM`, and the direction, both of that shape."""
     held = torch.lerp(held_BNM, fresh_BNM, 1.0 - spec.momentum)
@@ -213,5 +249,5 @@ def alike(matrices: tuple[tuple[slice, tuple[int, int]], ...]) -> dict[tuple[int
     return found
 
 
-def _stack(vector: Tensor, places: list[slice], shape: tuple[int, int]) -> Tensor:
+def _stack(vector: Tensor, places: Sequence[slice], shape: tuple[int, int]) -> Tensor:
     return torch.stack([vector[place].view(shape) for place in places])

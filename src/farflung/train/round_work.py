@@ -131,7 +131,7 @@ class PartialRound:
         first = fresh(state, inner)
         self._job, self._batches, self._borders = job, batches, borders
         self._states = [first]
-        self._at = replace(first, params=segments.begin(replace(first, params=None), state.params))
+        self._at = replace(first, params=segments.begin(replace(first, params=None), state.params, job.model.store))
         self._losses: list[float] = []
         self._largest = 0.0
 
@@ -222,7 +222,7 @@ def rerun(
         raise segments.unfit("weights are told from border 1 on, and there always")
     if segment > 0 and not start.vectors:
         raise segments.unfit("it has made steps, and holds no optimizer")
-    begin = replace(start, params=segments.begin(start, state.params))
+    begin = replace(start, params=segments.begin(start, state.params, job.model.store))
     batches = job.batches(state.round, member)
     leg = inner_steps.run_steps(job.model, job.spec, begin, batches, member, range(first, after), pulse)
     layout, is_last = job.model.layout, segment == job.spec.segments - 1

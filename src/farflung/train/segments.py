@@ -8,6 +8,7 @@ optimizer with nothing unsent is no file at all.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
@@ -18,6 +19,7 @@ from numpy.typing import NDArray
 from farflung.core.commitments import BorderRoots
 from farflung.core.errors import RunError
 from farflung.core.ids import ZERO_HASH, Hash
+from farflung.core.mapped_pages import leave
 from farflung.core.tensor_layout import Float32, TensorLayout, state_root
 from farflung.job.spec import OptimizerSpec
 from farflung.train import inner_state, tensor_file
@@ -25,6 +27,7 @@ from farflung.train.blobs import Blob
 from farflung.train.contribution_trace import PARAMS
 from farflung.train.inner_state import OFFSET, RESIDUAL
 from farflung.train.tensor_file import TensorFileContent, TensorFileKind
+from farflung.train.vector_store import IN_MEMORY, VectorStore, blocks, kept
 
 Float64 = NDArray[np.float64]
 
@@ -128,13 +131,13 @@ def unsent_root(layout: TensorLayout, residual: Float32 | None, offset: Float32 
     return state_root(layout, held) if held else ZERO_HASH
 
 
-def begin(state: BorderState, public: Float32) -> Float32:
+def begin(state: BorderState, public: Float32, store: VectorStore = IN_MEMORY) -> Float32:
     """The weights that training goes on from, shape (size,). At border 0, where none are told, they are the public ones
-    and what the peer has changed and not sent.
+    and what the peer has changed and not sent, which `store` then holds.
     """
     if state.params is not None:
         return state.params
-    return public if state.offset is None else public + state.offset
+    return public if state.offset is None else kept(store, public + state.offset)
 
 
 def border(
@@ -194,15 +197,19 @@ def distances(
         base = start if name == PARAMS else None
         rows = [_distance(vector[p], claimed[name][p], None if base is None else base[p]) for _, p in layout.slices()]
         result[name] = np.array(rows, np.float64)
+        for read in (start, vector, claimed[name]):
+            leave(read)
     return result
 
 
 def _distance(mine: Float32, claimed: Float32, base: Float32 | None) -> float:
-    wide = mine.astype(np.float64)
-    apart = float(np.linalg.norm(claimed.astype(np.float64) - wide))
+    apart, unit = 0.0, 0.0
+    for piece in blocks(slice(0, mine.size)):
+        wide = mine[piece].astype(np.float64)
+        apart = math.hypot(apart, float(np.linalg.norm(claimed[piece].astype(np.float64) - wide)))
+        unit = math.hypot(unit, float(np.linalg.norm(wide if base is None else wide - base[piece])))
     if apart == 0.0:
         return 0.0
-    unit = float(np.linalg.norm(wide if base is None else wide - base))
     return min(apart / unit, UNBOUNDED) if unit > 0.0 else UNBOUNDED
 
 

@@ -43,6 +43,7 @@ from farflung.train import fragments
 from farflung.train.fragments import Fragment
 from farflung.train.public_state import PARAMS, PENDING, PublicState
 from farflung.train.schedule import learning_rate
+from farflung.train.vector_store import IN_MEMORY, VectorStore, blocks, kept
 from farflung.train.worker_messages import AcceptedPayload
 
 # A clipped gradient's elements are at most 1 in size, and 64 is where fixed point saturates.
@@ -63,14 +64,15 @@ class EncodedUpdate(NamedTuple):
 
 @dataclass(frozen=True)
 class Sync:
-    """A sync method, ready to use. Build with `Sync.of`."""
+    """A sync method, ready to use. Build with `Sync.of`. What it makes that lasts lies in `store`."""
 
     spec: JobSpec
+    store: VectorStore = IN_MEMORY
 
     @classmethod
-    def of(cls, spec: JobSpec) -> Sync:
+    def of(cls, spec: JobSpec, store: VectorStore = IN_MEMORY) -> Sync:
         """The method that a spec names. Raises SpecError FF-JOB-044, FF-COMP-030, FF-COMP-031."""
-        made = cls(spec)
+        made = cls(spec, store)
         made.codec(0)
         return made
 
@@ -112,8 +114,22 @@ class Sync:
     def initial(self, params: Float32) -> PublicState:
         """Public state of round 0 from weights of shape (size,); what the outer optimizer keeps starts at zero."""
         names = self.method.first(self.spec.sync) | self._pending
-        vectors = {name: np.zeros_like(params) for name in sorted(names)}
-        return PublicState(0, params.copy(), vectors)
+        vectors = {name: self._zeros(params.size) for name in sorted(names)}
+        return PublicState(0, kept(self.store, params), vectors)
+
+    def _zeros(self, size: int) -> Float32:
+        """Zeros, to be written to."""
+        vector = self.store.new(size)
+        vector[:] = 0.0
+        self.store.rest()
+        return vector
+
+    def _copied(self, vector: Float32) -> Float32:
+        """A copy, to be written to."""
+        copy = self.store.new(vector.size)
+        copy[:] = vector
+        self.store.rest()
+        return copy
 
     def public_names(self, round: int) -> frozenset[str]:
         """Names of all vectors, each as long as the weights, that public state may hold before `round`.
@@ -166,14 +182,14 @@ class Sync:
         trained = again or self._trained(part.layout, change[part.place])
         left, payload = codec.encode(held, change[part.place], part.layout, about, trained)
         if not self.is_offset:
-            return EncodedUpdate(left, None, payload, trained)
-        kept = None
+            return EncodedUpdate(None if left is None else kept(self.store, left), None, payload, trained)
+        unsent = None
         if left is not None:
-            kept = np.zeros_like(end) if residual is None else residual.copy()
-            kept[part.place] = left
+            unsent = self._zeros(end.size) if residual is None else self._copied(residual)
+            unsent[part.place] = left
         if not sync.delay:
             change[part.place] = 0.0
-        return EncodedUpdate(kept, change, payload, trained)
+        return EncodedUpdate(unsent, kept(self.store, change), payload, trained)
 
     def _without_decay(self, round: int, layout: TensorLayout, begun: Float32, end: Float32) -> Float32:
         """`end`, with those tensors as they begun that weight decay alone moved: their gradient was zero throughout."""
@@ -209,9 +225,14 @@ class Sync:
         """The mean of the accepted parts, at least one, in any order, shape (fragment's size,), and who was clipped."""
         part = self.fragment(state.round, layout)
         decoded = [
-            Decoded(p.peer, p.weight, self.decode(self.about(state, layout, p.peer), layout, p.payload)) for p in parts
+            Decoded(
+                p.peer, p.weight, kept(self.store, self.decode(self.about(state, layout, p.peer), layout, p.payload))
+            )
+            for p in parts
         ]
-        return ranged_mean(part.layout, decoded, self.spec.sync.merge)
+        found = ranged_mean(part.layout, decoded, self.spec.sync.merge, self.store.new(part.layout.size))
+        self.store.rest()
+        return found
 
     def apply(self, state: PublicState, layout: TensorLayout, parts: Sequence[AcceptedPayload]) -> PublicState:
         """P_r and the accepted parts, in any order → P_{r+1}. Raises ProtocolError for a bad payload.
@@ -225,7 +246,7 @@ class Sync:
         """The weights that P_r and one contribution alone lead to, shape (size,): the outer step, at once and begun
         anew, since what earlier rounds left in it moves all alike. Raises ProtocolError for a bad payload.
         """
-        at_once = Sync(replace(self.spec, sync=replace(self.spec.sync, delay=0)))
+        at_once = Sync(replace(self.spec, sync=replace(self.spec.sync, delay=0)), self.store)
         of_step = {PENDING, *self.method.outer(self.spec.sync).vectors(self.spec.sync)}
         anew = {n: np.zeros_like(v) if n in of_step else v for n, v in state.vectors.items()}
         begun = PublicState(state.round, state.params, anew)
@@ -234,7 +255,7 @@ class Sync:
     def moved(self, state: PublicState, layout: TensorLayout, change: Float32 | None) -> PublicState:
         """P_r and the aggregate of its round, shape (fragment's size,) → P_{r+1}."""
         change, shared = self.method.settled(self.codec(state.round), state, layout, change)
-        params, vectors = state.params.copy(), {name: v.copy() for name, v in shared.items()}
+        params, vectors = self._copied(state.params), {name: self._copied(v) for name, v in shared.items()}
         now = self.fragment(state.round, layout).place
         if not self.spec.sync.delay:
             if change is not None:
@@ -263,21 +284,28 @@ class Sync:
 
         A tensor that nobody trained stays as it is: no gradient is no gradient, without decay and momentum.
         """
+        for tensor, at in self.fragment(round, layout).layout.slices():
+            if not is_trained(change[at]):
+                continue
+            for piece in blocks(at):
+                own = slice(place.start + piece.start, place.start + piece.stop)
+                kept_ones = {name: vector[own] for name, vector in vectors.items()}
+                params[own] = self._stepped(params[own], kept_ones, change[piece], len(tensor.shape) >= 2, round)
+            self.store.rest()
+
+    def _stepped(
+        self, old: Float32, vectors: Mapping[str, Float32], change: Float32, is_matrix: bool, round: int
+    ) -> Float32:
+        """The weights of some elements of one tensor after the outer step; their vectors are written in place."""
         sync, optimizer = self.spec.sync, self.spec.optimizer
-        untrained = [at for _, at in self.fragment(round, layout).layout.slices() if not is_trained(change[at])]
-        held = [(vector[place], vector[place].copy()) for vector in (params, *vectors.values())] if untrained else []
-        rate, old = sync.outer_lr, params[place]
+        rate = sync.outer_lr
         if self.is_stepwise:
             rate *= learning_rate(round * sync.steps, self.spec.steps, optimizer.lr, self.spec.schedule)
             change = change * np.float32(1.0 / SCALE)
-            mask = decay_mask(layout)[place]
+            mask = np.full(old.shape, is_matrix, np.float32)
             old = decayed(old, mask, rate * optimizer.weight_decay)
         setting = OuterSetting(sync, optimizer, rate, round // self.phases + 1)
-        kept = {name: vector[place] for name, vector in vectors.items()}
-        params[place] = self.method.outer(sync).move(setting, old, change, kept)
-        for vector, before in held:
-            for at in untrained:
-                vector[at] = before[at]
+        return self.method.outer(sync).move(setting, old, change, vectors)
 
 
 def _is_decayed(begun: Float32, end: Float32, factors: Sequence[float]) -> bool:
@@ -298,11 +326,3 @@ def _decay(params: Float32, factor: float) -> Float32:
     """A step of an inner optimizer whose gradient and momentum are zero (train.optim.adamw)."""
     left: Float32 = params - params * np.float32(factor)
     return left
-
-
-def decay_mask(layout: TensorLayout) -> Float32:
-    """1 where weight decay applies: tensors of two or more sides."""
-    mask = np.zeros(layout.size, np.float32)
-    for tensor, place in layout.slices():
-        mask[place] = float(len(tensor.shape) >= 2)
-    return mask

@@ -19,8 +19,10 @@ from farflung.core import limits
 from farflung.core.crypto import NS_SECTIONS, PieceDigest, digest
 from farflung.core.errors import RunError
 from farflung.core.file_header import FileFormat, other_version
+from farflung.core.mapped_pages import leave
 from farflung.core.tensor_layout import Float32, TensorLayout
 from farflung.train.blobs import Blob, bytes_of, joined_later
+from farflung.train.vector_store import is_finite
 
 MAGIC_BYTES: Final = 8
 HEAD_BYTES: Final = MAGIC_BYTES + 32 + 8 + 8 + 1
@@ -30,7 +32,6 @@ NAME_BYTES: Final = 256  # of a section, with its length
 COUNTER: Final = 1 << 63
 ALIGNMENT: Final = 64
 UNPADDED: Final = 1  # the version of files whose vectors follow the names at once
-PIECE: Final = 1 << 20  # elements that are looked at together
 
 
 class TensorFileKind(NamedTuple):
@@ -128,8 +129,9 @@ def _vector(kind: TensorFileKind, raw: memoryview) -> Float32:
     if not values.flags.aligned:
         values = values.copy()
         values.flags.writeable = False
-    if not all(np.isfinite(values[at : at + PIECE]).all() for at in range(0, len(values), PIECE)):
+    if not is_finite(values):
         raise _damaged(kind, "it holds NaN or an infinity")
+    leave(raw)
     return values.astype(np.float32, copy=False)
 
 

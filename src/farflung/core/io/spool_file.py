@@ -71,6 +71,20 @@ class SpoolFile:
         self.readable = -1
 
 
+def state_file(folder: Path, size: int) -> int:
+    """The descriptor of a file of `size` bytes to map and write to: without a name, and without disk before it is
+    written. Raises OSError.
+    """
+    descriptor, name = tempfile.mkstemp(prefix=".states-", dir=folder)
+    try:
+        os.unlink(name)
+        os.ftruncate(descriptor, size)
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
 def spooled(blobs: Iterable[Sequence[bytes | memoryview]], folder: Path | None) -> SpoolFile:
     """A file with all of these, each given in parts. Raises RunError FF-CORE-050."""
     spool = SpoolFile(folder)

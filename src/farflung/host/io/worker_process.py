@@ -15,6 +15,7 @@ import msgspec
 from farflung.core.errors import RunError
 from farflung.core.io.durable_files import foreign_file
 from farflung.core.io.ordinary_files import ForeignFileError, check_folder, open_own
+from farflung.core.io.spool_file import state_file
 from farflung.core.units import format_bytes
 from farflung.host import exit_reason, sandbox
 from farflung.host.io import cgroup, machine_probe, sandbox_tiers
@@ -179,7 +180,8 @@ def start_worker(
     command: Sequence[str] = (*PYTHON, "-m", WORKER_MODULE),
     tier: str | None = None,
 ) -> WorkerProcess:
-    """Starts `command FD` in a sandbox; FD is its end of the socket, and all that reaches out.
+    """Starts `command FD [STATES]` in a sandbox; FD is its end of the socket, all that reaches out. STATES is a file
+    of `limits.state_bytes` beside the log, if there are any, which it may map.
 
     `tier` None: what FARFLUNG_SANDBOX names, else the strongest that works here. `scratch` stays empty where the
     tier has one in memory. Raises RunError FF-HOST-001, FF-CORE-085 (scratch or
@@ -188,20 +190,23 @@ def start_worker(
     chosen, bounds = sandbox_tiers.choose(tier), limits or WorkerLimits()
     ours, theirs = socket.socketpair()
     group: cgroup.WorkerCgroup | None = None
+    given = [theirs.fileno()]
     try:
         _make_private(scratch)
+        if bounds.state_bytes:
+            given.append(state_file(log_path.parent, bounds.state_bytes))
         group = cgroup.create(bounds)
         log = open_own(log_path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         try:
             os.ftruncate(log, 0)
             started = launch(
                 chosen.name,
-                [*command, str(theirs.fileno())],
+                [*command, *map(str, given)],
                 bounds,
                 scratch,
                 os.environ if environment is None else environment,
                 log=log,
-                descriptors=(theirs.fileno(),),
+                descriptors=given,
                 group=group,
             )
         finally:
@@ -220,6 +225,8 @@ def start_worker(
         ) from error
     finally:
         theirs.close()
+        for descriptor in given[1:]:
+            os.close(descriptor)
     return WorkerProcess(started, ours, log_path, chosen, bounds, group)
 
 

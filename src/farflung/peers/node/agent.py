@@ -12,8 +12,6 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any, Final
 
-from msgspec.structs import replace
-
 from farflung.core.attestations import attestation_hash
 from farflung.core.codec import encode
 from farflung.core.errors import FarflungError, PolicyError, RunError
@@ -24,7 +22,6 @@ from farflung.host import lease as slots
 from farflung.host.io.code_digest import image_digest
 from farflung.host.io.machine_probe import capabilities
 from farflung.host.io.worker_process import WorkerProcess, start_worker
-from farflung.host.worker_limits import cpu_bound, limits_for
 from farflung.ledger.transactions import LeaseOffer, LeaseRole, NodeRegister, sign_offer
 from farflung.market.provider_offer import caps_hash, lasting
 from farflung.net.counters import ByteCounter
@@ -52,6 +49,7 @@ from farflung.peers.node.vouchers import VoucherStore
 from farflung.peers.node.workspace import JobWorkspace
 from farflung.peers.process.channel import Channel, by_name
 from farflung.peers.program.stall_watch import STALLED, StallWatch
+from farflung.peers.program.worker_bounds import bounds_of_lease
 from farflung.peers.protocol import messages
 from farflung.peers.protocol.calls import reach
 from farflung.peers.protocol.directory import DirectoryPublisher
@@ -274,9 +272,7 @@ class NodeAgent:
 
     def _launch(self) -> None:
         assert self._proposal is not None
-        terms, tokens, threads = self._proposal.terms, self._proposal.units_max, self._facts.threads
-        seconds = threads * cpu_bound(terms.layout.size, tokens, self._facts.flops)
-        bounds = replace(limits_for(self._proposal.worker_bytes, seconds), cores=threads)
+        terms, bounds = self._proposal.terms, bounds_of_lease(self._proposal, self._facts.threads, self._facts.flops)
         self._process = start_worker(self._folder / "scratch", self._folder / "worker.log", bounds)
         self._pipe = WorkerPipe(self._process.socket, WorkerReplies(terms.layout).to, self._folder)
         self._channel.report("worker", pid=self._process.pid, tier=self._process.tier.name)

@@ -7,16 +7,29 @@ Nodes take the plan's figure from the proposal instead (peers.node.policy).
 
 from __future__ import annotations
 
+from msgspec.structs import replace
+
 from farflung.host.io.machine_probe import memory_bytes, torch_build
-from farflung.host.worker_limits import WorkerLimits, limits_for, unplanned_limits
+from farflung.host.worker_limits import WorkerLimits, cpu_bound, limits_for, unplanned_limits
 from farflung.job.spec import JobSpec
+from farflung.peers.protocol.messages import LeaseOfferRequest
 from farflung.peers.rundir.inputs import known_layout
-from farflung.plan.worker_memory import memory
+from farflung.plan.worker_memory import memory, state_file_bytes
 
 
 def bounds_of(spec: JobSpec, dataset_bytes: int, cpu_seconds: int = 0) -> WorkerLimits:
     """Limits of a process on this machine that does a job's work. `cpu_seconds`: most processor time; 0: no bound."""
     layout = known_layout(spec)
     if layout is None:
-        return unplanned_limits(memory_bytes(), cpu_seconds)
-    return limits_for(memory(spec, layout, dataset_bytes, torch=torch_build()).worker, cpu_seconds)
+        usable = memory_bytes()
+        return replace(unplanned_limits(usable, cpu_seconds), state_bytes=usable)
+    worker = memory(spec, layout, dataset_bytes, torch=torch_build()).worker
+    return limits_for(worker, cpu_seconds, state_file_bytes(spec, layout))
+
+
+def bounds_of_lease(proposal: LeaseOfferRequest, threads: int, flops: int) -> WorkerLimits:
+    """Limits of a node's worker. `flops`: a core's measured rate."""
+    terms = proposal.terms
+    seconds = threads * cpu_bound(terms.layout.size, proposal.units_max, flops)
+    states = state_file_bytes(terms.spec, terms.layout)
+    return replace(limits_for(proposal.worker_bytes, seconds, states), cores=threads)

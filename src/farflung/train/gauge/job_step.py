@@ -11,7 +11,6 @@ from farflung.train import flat_model, optim
 from farflung.train.gauge.process_heap import risen
 from farflung.train.gauge.request import HeapMemoryRequest, Request
 from farflung.train.gauge.step_memory import Make, StepSubject, measure
-from farflung.train.inner_steps import clip_limit
 
 
 def answer(request: Request) -> StepTrace | HeapGrowth:
@@ -32,18 +31,14 @@ def step_of(spec: JobSpec, source: bytes) -> Make:
     def make(rows: int) -> StepSubject:
         built = flat_model.build(spec, source)
         state = optim.fresh(spec.optimizer, built.params)
-        clips = clip_limit(spec) > 0
         x_BT, y_BT = (torch.randint(0, spec.model.vocabulary, (rows, spec.model.context)) for _ in range(2))
 
         def update() -> None:
             nonlocal state
             with torch.no_grad():
-                grad = built.grads * 1.0 if clips else built.grads  # a clip's result has a place of its own
-                moved, state = optim.step(
-                    spec.optimizer, built.params, grad, state, spec.optimizer.lr, built.parameter_layout
+                state = optim.step(
+                    spec.optimizer, built.params, built.grads, state, spec.optimizer.lr, built.parameter_layout
                 )
-                built.params.copy_(moved)
-                del moved, grad
             forget()
 
         def forget() -> None:

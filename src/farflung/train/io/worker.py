@@ -155,6 +155,7 @@ class WorkerChannel:
             self._send(len(blob).to_bytes(HEAD_BYTES, "little"))
             for part in blobs.parts_of(blob):
                 self._send(part)
+                leave(part)
 
     def is_closed(self) -> bool:
         """Whether the other end is gone; does not wait."""
@@ -199,13 +200,15 @@ def broken(error: Exception) -> worker_messages.WorkerFailure:
     return worker_messages.WorkerFailure(*(word[:WORD_LENGTH].encode("utf-8", "replace").decode() for word in words))
 
 
-def serve(channel: WorkerChannel) -> None:
-    """Answers requests in order until the agent is gone."""
+def serve(channel: WorkerChannel, states: int = -1) -> None:
+    """Answers requests in order until the agent is gone. `states`: the file that holds its vectors."""
     meta_kernels.leave_out()
     with gc_paused():
         from farflung.train.engine import WorkerEngine  # torch takes seconds to load: only here
+        from farflung.train.io.mapped_vectors import MappedVectors
 
-    engine, data = WorkerEngine(time.perf_counter, lambda: _go_on(channel)), list[memoryview]()
+    store, data = MappedVectors(states), list[memoryview]()
+    engine = WorkerEngine(time.perf_counter, lambda: _go_on(channel), store)
     while True:
         while not channel.is_waiting() and not channel.is_closed() and engine.prefetch():
             pass  # one step after another, until the agent says something
@@ -258,7 +261,7 @@ def main() -> int:
     """Runs until the agent closes its end; returns the exit status."""
     try:
         kernels.use(os.environ.get("FARFLUNG_KERNELS") or "auto")
-        serve(_open(int(sys.argv[1])))
+        serve(_open(int(sys.argv[1])), int(sys.argv[2]) if len(sys.argv) > 2 else -1)
     except (BrokenPipeError, ConnectionResetError):
         return 0
     except FarflungError as error:

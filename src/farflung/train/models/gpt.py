@@ -16,6 +16,7 @@ from torch.nn import functional
 from farflung.core.errors import SpecError
 from farflung.core.tensor_layout import Float32, TensorLayout
 from farflung.job.spec import ModelSpec
+from farflung.train.vector_store import blocks
 
 INIT_STD = 0.02
 
@@ -100,5 +101,6 @@ def initial(spec: ModelSpec, seed: int, layout: TensorLayout) -> Float32:
             continue
         is_residual = tensor.name.endswith(("out.weight", "down.weight"))
         std = INIT_STD / math.sqrt(2 * spec.layers) if is_residual else INIT_STD
-        flat[place] = generator.standard_normal(tensor.size) * std
+        for piece in blocks(place):
+            flat[piece] = generator.standard_normal(piece.stop - piece.start) * std
     return flat
