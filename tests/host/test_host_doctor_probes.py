@@ -220,8 +220,8 @@ def test_whatever_is_read_gets_a_complete_finding(data: st.DataObject, size: int
 
 
 def test_too_little_memory_names_a_run_that_fits() -> None:
-    assert changed("memory", usable=int(4.3 * GB)).step == "farflung run --set network.providers=2"
-    assert "--preset tiny" in changed("memory", usable=int(3.8 * GB)).step, "no run has a single provider"
+    assert changed("memory", usable=int(3.9 * GB)).step == "farflung run --set network.providers=2"
+    assert "--preset tiny" in changed("memory", usable=int(3.4 * GB)).step, "no run has a single provider"
     assert "--preset tiny" in changed("memory", usable=int(2.2 * GB)).step
     assert "end other programs" in changed("memory", usable=GB).step
 
