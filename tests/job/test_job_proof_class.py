@@ -124,6 +124,7 @@ def test_terms_that_do_not_fit_their_class_have_a_fault(subtests: pytest.Subtest
         ({"sync.method": "dgc"}, 1, "although sync.method = dgc"),
         ({"sync.fragments": 2}, 1, "although sync.fragments over 1"),
         ({"sync.delay": 1}, 1, "although sync.delay"),
+        ({"numerics.compute": "bfloat16"}, 1, "although its products are in bfloat16"),
         ({"audit.proof": "outcome"}, 1, "although the job asks for no more"),
         ({"audit.rate": 0.0, "audit.probation": 0}, 1, "although none of its work is audited"),
         ({"audit.proof": "proven", "program": CanonicalProgram(), "unproven": "no form"}, 1, "asks to be proven"),
@@ -160,6 +161,7 @@ def test_the_class_is_said_in_words_with_its_reason() -> None:
         ({"audit.proof": "outcome", "unit_price": "0.000011"}, "unit_price"),
         ({"audit.rate": "0", "audit.probation": "0", "unit_price": "0.000011"}, "unit_price"),
         ({"audit.proof": "certain"}, "audit.proof"),
+        ({"audit.proof": "proven", "numerics.compute": "bfloat16"}, "as its products are in bfloat16"),
     ],
 )
 def test_a_class_that_cannot_be_is_refused_when_the_job_is_read(flags: dict[str, str], said: str) -> None:

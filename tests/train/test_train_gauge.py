@@ -24,6 +24,7 @@ from farflung.job.gpt_shapes import gpt_shapes
 from farflung.job.job_loader import load
 from farflung.job.spec import JobSpec
 from farflung.plan.step_trace import Recomputation, StepTrace
+from farflung.train import recomputation
 from farflung.train.gauge import blocks, job_step, step_memory
 from farflung.train.gauge.live_tensors import LiveTensorTracker, SavedTensorTracker
 from farflung.train.gauge.request import StepMemoryRequest
@@ -250,16 +251,16 @@ def test_blocks_are_the_outermost_repeated_parts() -> None:
     inner = nn.ModuleList(nn.Linear(2, 2) for _ in range(2))
     parts = [nn.ModuleDict({"experts": inner}) for _ in range(3)]
     module = nn.ModuleDict({"stem": nn.Linear(2, 2), "layers": nn.ModuleList(parts)})
-    assert list(blocks.blocks_of(module)) == ["layers.0", "layers.1", "layers.2"]
+    assert list(recomputation.blocks_of(module)) == ["layers.0", "layers.1", "layers.2"]
     stages = nn.Sequential(*(nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2)) for _ in range(2)))
-    assert list(blocks.blocks_of(stages)) == ["0.0", "0.1", "1.0", "1.1"]
-    assert not blocks.blocks_of(nn.Sequential(nn.Linear(2, 2), nn.ReLU()))
+    assert list(recomputation.blocks_of(stages)) == ["0.0", "0.1", "1.0", "1.1"]
+    assert not recomputation.blocks_of(nn.Sequential(nn.Linear(2, 2), nn.ReLU()))
 
 
 def test_a_module_is_left_as_it_was() -> None:
     module = Stacked()
-    found = blocks.blocks_of(module)
-    with blocks.recomputed(found, Recomputation.FULL), blocks.marked(found, LiveTensorTracker()):
+    found = recomputation.blocks_of(module)
+    with recomputation.recomputed(found, Recomputation.FULL), blocks.marked(found, LiveTensorTracker()):
         assert all("forward" in vars(block) for block in found.values())
         assert all(block._forward_hooks and block._forward_pre_hooks for block in found.values())
     assert not any("forward" in vars(block) for block in found.values())

@@ -91,7 +91,7 @@ def test_each_class_is_really_entered(engine, tiny, monkeypatch):
         return original(model, spec, at, batches, member, steps, pulse)
 
     monkeypatch.setattr(noise_profile.inner_steps, "run_steps", run_steps)
-    monkeypatch.setattr(noise_profile, "MEASURED", ())
+    monkeypatch.setattr(noise_profile, "MEASURED", {"float32": ()})
     measured(engine, tiny)
     places = [(0, range(1), 0), (2, range(1, 2), 1), (3, range(2, 3), 2)]
     assert seen == [(*kind, *place) for place in places for kind in CLASSES.values()]
@@ -138,7 +138,7 @@ def test_a_class_that_moves_what_base_leaves_is_unbounded_and_finite(user_job, e
 
 def test_shortcuts_that_save_something_are_played_and_lie_apart(engine, tiny):
     _, found = measured(engine, tiny)
-    assert [each.name for each in found.shortcuts] == list(noise_profile.MEASURED)
+    assert [each.name for each in found.shortcuts] == list(noise_profile.MEASURED["float32"])
     for each in found.shortcuts:
         assert each.saved > 0
         assert [name for name, _ in each.distances] == [name for name, _ in found.noise]

@@ -204,7 +204,7 @@ def test_a_computer_without_its_package_refuses_the_job_by_name(place: Path) -> 
     terms = msgspec.structs.replace(TERMS, spec=foreign)
     offer = messages.LeaseOfferRequest(JOB_FORMAT, ZERO_HASH, terms, 100, 1 << 29, 1, terms.stake, 1, 10**9)
     policy = LeasePolicy(ZERO_HASH, LeaseRole.TRAIN, 1, terms.stake, 2**40, lambda: ZERO_HASH)
-    for refuses in (check, Sync.of, proof_class.hidden_start, describe_sync):
+    for refuses in (check, Sync.of, proof_class.ungraphed, describe_sync):
         with pytest.raises(SpecError, match=r"FF-JOB-044.*unknown sync method 'sign_vote'"):
             refuses(foreign)
     with pytest.raises(SpecError, match=r"FF-JOB-044.*unknown sync method 'sign_vote'"):

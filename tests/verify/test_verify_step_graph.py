@@ -5,6 +5,7 @@ import functools
 import numpy as np
 import pytest
 import torch
+from msgspec.structs import replace
 from torch import nn
 from torch.nn import functional
 
@@ -162,6 +163,14 @@ def test_a_users_module_becomes_a_graph_that_makes_the_same_steps(module, optimi
     torch.manual_seed(5)
     spec, model = spec_of(optimizer), models.FlatModel(module())
     agrees(model, spec, step_graph.traced(model, spec), ("in_proj_bias",))
+
+
+def test_a_batch_in_passes_becomes_a_graph_of_passes():
+    spec = replace(spec_of("sgd"), batch=4, accumulate=2)
+    model = models.build(spec, b"")
+    model.put(models.initial(spec, model))
+    agrees(model, spec, step_graph.traced(model, spec), ("qkv.bias",))
+    assert step_graph.traced(model, replace(spec, accumulate=1)) != step_graph.traced(model, spec)
 
 
 @pytest.mark.slow

@@ -14,6 +14,7 @@ ABOUT: Final[Mapping[str, str]] = {
     "seed": "fixes initial weights, data order and the local network's keys",
     "rounds": "number of sync rounds",
     "batch": "sequences in one step of one peer",
+    "accumulate": "passes that a step's batch is cut into, one after another: less memory; a divisor of batch",
     "budget": "the most that may be spent, in credits",
     "unit_price": "offered for one trained token, in credits",
     "deadline": 'on a network: when the job ends whatever happens, like 2h, 3d or 2026-12-01T18:00 (UTC); "" for 24h',
@@ -25,6 +26,7 @@ ABOUT: Final[Mapping[str, str]] = {
     "model.vocabulary": "number of different tokens; 256 for text",
     "model.module": 'your own nn.Module: "file.py:function" or "package:function" returns it (needs kind = "module")',
     "model.start": 'a finished run, or "net:NAME" on a network, whose final weights this one begins with; "" for none',
+    "model.recompute": "blocks: each repeated block is computed again in the backward pass, for less memory; none",
     "data.path": '"stdlib", a text file, a folder, or tokens in .npy or .safetensors',
     "data.heldout": "share kept out of training, for validation",
     "data.limit": "bytes of text files to take at most, in whole files; 0 for all",
@@ -80,6 +82,7 @@ ABOUT: Final[Mapping[str, str]] = {
     "churn.grace": "then wait this many times the median arrival for the rest, and leave out later ones",
     "churn.adaptive": "assign each peer the steps it makes in the others' time, as measured",
     "churn.exchange": "adaptive: steps shrink while exchanging takes at most this share of a round; 0: never",
+    "numerics.compute": "of a step's products: float32, or bfloat16 (the job is outcome only; weights stay float32)",
 }
 
 

@@ -6,7 +6,7 @@
 | outcome only | name none, and say why | filters, tolerances of audits, loss probes: nothing is proven       |
 
 A model outside the whitelist of operations (docs/protocol/canon) can still be trained, and so can one by a method whose
-steps start from what nobody committed to; but what nobody can prove is worth less to cheat for: a token of it costs at
+steps start from what nobody committed to, or in bfloat16; but what nobody can prove is worth less to cheat for: a token of it costs at
 most OUTCOME_PRICE.
 """
 
@@ -40,16 +40,21 @@ def known(spec: JobSpec) -> str:
         return NAMED
     if spec.audit.proof == "outcome":
         return ASKED
-    return hidden_start(spec) if spec.is_audited else NOT_AUDITED
+    return ungraphed(spec) if spec.is_audited else NOT_AUDITED
 
 
-def hidden_start(spec: JobSpec) -> str:
-    """Why what a step does does not follow from its border's weights and vectors alone; empty where it does."""
+def ungraphed(spec: JobSpec) -> str:
+    """Why no graph says what a step does: it follows from more than its border's weights and vectors, or rounds
+    otherwise. Empty where one may.
+    """
     if why := method_of(spec.sync.method).unproven:
         return f"{METHOD} = {spec.sync.method} {why}"
     if spec.sync.fragments > 1:
         return "sync.fragments over 1 starts from weights that nobody committed to"
-    return "sync.delay starts from weights that nobody committed to" if spec.sync.delay > 0 else ""
+    if spec.sync.delay > 0:
+        return "sync.delay starts from weights that nobody committed to"
+    compute = spec.numerics.compute
+    return f"its products are in {compute}" if compute != "float32" else ""  # graphs have no casts
 
 
 def foreseen(spec: JobSpec) -> str:

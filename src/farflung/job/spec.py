@@ -25,6 +25,8 @@ class ModelSpec(Wire, frozen=True):
 
     The user's module is called as `module(x_BT, y_BT)` with int64 tokens and returns a scalar loss.
     `start`: the finished run, or published model, whose final weights this one begins with (V4); '': from the seed.
+    `recompute`: `blocks` keeps the input of each repeated block alone and computes the block again in the backward pass
+    (Chen et al. 2016), to the same bits.
     """
 
     kind: Literal["gpt", "module"] = "gpt"
@@ -35,6 +37,7 @@ class ModelSpec(Wire, frozen=True):
     vocabulary: int = 256
     module: str = ""
     start: str = ""
+    recompute: Literal["none", "blocks"] = "none"
 
 
 class DataSpec(Wire, frozen=True):
@@ -186,8 +189,25 @@ class EvaluateSpec(Wire, frozen=True):
     stop_loss: float = 2.0
 
 
+class NumericsSpec(Wire, frozen=True):
+    """In what a step computes. `bfloat16`: products of forward and backward pass, as torch.autocast rounds them.
+
+    Weights, gradients, the optimizer, validation losses and everything under a root stay float32. float16 would need
+    its losses scaled, and by how much would be one more private state of each peer.
+    """
+
+    compute: Literal["float32", "bfloat16"] = "float32"
+
+    @property
+    def bits(self) -> int:
+        """Of a number that a product is made of."""
+        return 32 if self.compute == "float32" else 16
+
+
 class JobSpec(Wire, frozen=True):
-    """The whole job as a person asks for it."""
+    """The whole job as a person asks for it. `accumulate`: a step's batch is made of so many passes of as many rows
+    each, one after another, whose mean gradient moves the weights once.
+    """
 
     name: str = "local"
     seed: int = 1
@@ -204,6 +224,13 @@ class JobSpec(Wire, frozen=True):
     evaluate: EvaluateSpec = EvaluateSpec()
     audit: AuditSpec = AuditSpec()
     churn: ChurnSpec = ChurnSpec()
+    accumulate: int = 1
+    numerics: NumericsSpec = NumericsSpec()
+
+    @property
+    def pass_rows(self) -> int:
+        """Rows that one forward and backward pass holds at once."""
+        return self.batch // self.accumulate
 
     @property
     def steps(self) -> int:
@@ -293,7 +320,7 @@ class JobTerms(Wire, frozen=True):
     initial_root: Hash  # root of the public state of round 0: weights travel as a file, never as a seed
     tolerance: Tolerance = Tolerance()
     lineage: tuple[AncestorRun, ...] = ()  # what it stands on, nearest first: each stands on the ones behind it
-    dtype: Literal["float32"] = "float32"  # of weights and arithmetic: one class so far, and it is said
+    dtype: Literal["float32"] = "float32"  # of weights and of all that has a root; a step's: spec.numerics
     stake: int = 0  # pico-credits that each provider and each verifier of the job puts up
     program: CanonicalProgram = CanonicalProgram()  # of its canonical execution; CanonicalProgram(): outcome only
     unproven: str = "no step was traced"  # why there is no program, for people; "" where there is one
@@ -324,13 +351,17 @@ def _hashed_stake(stake: int) -> int | str:
 
 
 def _hashed(spec: JobSpec) -> tuple[Any, ...]:
-    """The spec as its hash takes it: the last key of [schedule], [evaluate] and [audit] came later and is left out at
-    its default, so that a job without them has the id that it always had.
+    """The spec as its hash takes it: the last key of [model], [schedule], [evaluate] and [audit], and what stands
+    behind [churn], came later and is left out at its default, so that a job without them has the id that it always had.
     """
-    schedule, evaluate, audit = astuple(spec.schedule), astuple(spec.evaluate), astuple(spec.audit)
+    model, schedule, evaluate, audit = map(astuple, (spec.model, spec.schedule, spec.evaluate, spec.audit))
     short = {
+        "model": model if spec.model.recompute != "none" else model[:-1],
         "audit": audit if spec.audit.verifiers else audit[:-1],
         "schedule": schedule if spec.schedule.begin else schedule[:-1],
         "evaluate": evaluate if spec.evaluate.stop_loss != EvaluateSpec().stop_loss else evaluate[:-1],
     }
-    return tuple(short.get(name, getattr(spec, name)) for name in spec.__struct_fields__)
+    names, added = spec.__struct_fields__, (spec.accumulate, spec.numerics)
+    if added == (1, NumericsSpec()):
+        names = names[: -len(added)]
+    return tuple(short.get(name, getattr(spec, name)) for name in names)

@@ -61,6 +61,7 @@ RANGES: Final[Mapping[str, ValueRange]] = {
     "seed": ValueRange(0, (1 << 63) - 1),
     "rounds": ValueRange(1, limits.ROUNDS),
     "batch": ValueRange(1, limits.WEIGHT),
+    "accumulate": ValueRange(1, limits.WEIGHT),
     "model.layers": ValueRange(1, 1024),
     "model.width": ValueRange(1, 1 << 16),
     "model.heads": ValueRange(1, 1024),
@@ -118,6 +119,10 @@ def check(spec: JobSpec, origins: Origins | None = None) -> None:
     for key in ("budget", "unit_price"):
         _check_credits(spec, told, key)
     _check_texts(spec, told)
+    if spec.batch % spec.accumulate:
+        raise _refused(
+            spec, told, "accumulate", f"a divisor of batch = {spec.batch}", "its passes have as many rows each"
+        )
     _check_model(spec, told)
     _check_sync(spec, told)
     if spec.is_audited and not spec.network.verifiers:

@@ -84,11 +84,16 @@ def forward_flop(spec: JobSpec, layout: TensorLayout) -> Flop:
     return Flop(2.0 * layout.size + attention)
 
 
+def token_flop(spec: JobSpec, layout: TensorLayout) -> Flop:
+    """FLOP of training on one token: a backward pass costs two forward ones, and blocks that are computed again one."""
+    return Flop((4.0 if spec.model.recompute == "blocks" else 3.0) * forward_flop(spec, layout))
+
+
 def train_flop(spec: JobSpec, layout: TensorLayout) -> Flop:
-    """FLOP of the whole run, all members: a backward pass costs two forward ones."""
+    """FLOP of the whole run, all members."""
     tokens = spec.round_tokens * spec.rounds * spec.network.providers
     steps = spec.steps * spec.network.providers
-    return Flop(3.0 * forward_flop(spec, layout) * tokens + optimizer_flop(spec, layout) * steps)
+    return Flop(token_flop(spec, layout) * tokens + optimizer_flop(spec, layout) * steps)
 
 
 def optimizer_flop(spec: JobSpec, layout: TensorLayout) -> Flop:
@@ -111,7 +116,7 @@ def optimizer_flop(spec: JobSpec, layout: TensorLayout) -> Flop:
 def step_seconds(spec: JobSpec, layout: TensorLayout, machine: MachineMeasurements) -> Seconds:
     """One local step of one peer on one core of `machine`, which has nothing else to do."""
     tokens = spec.batch * spec.model.context
-    flop = 3.0 * forward_flop(spec, layout) * tokens + optimizer_flop(spec, layout)
+    flop = token_flop(spec, layout) * tokens + optimizer_flop(spec, layout)
     return Seconds(flop / (machine.flops_per_core * EFFICIENCY))
 
 
@@ -131,7 +136,7 @@ def start_seconds(spec: JobSpec, layout: TensorLayout, machine: MachineMeasureme
     if not verifiers:
         return START_NETWORK + started
     tokens = PROFILE_STEPS * spec.batch * spec.model.context
-    trained = 3.0 * forward_flop(spec, layout) * tokens / (machine.flops_per_core * EFFICIENCY)
+    trained = token_flop(spec, layout) * tokens / (machine.flops_per_core * EFFICIENCY)
     return START_NETWORK + started + PROFILE + trained
 
 
@@ -146,7 +151,7 @@ def audit_work(spec: JobSpec, layout: TensorLayout, traffic: RunTraffic, rate: f
     """Core-seconds of all audits that are expected: work repeated or scored at `rate` FLOP/s, and moved states."""
     count, scored = audit_costs.expected(spec).count, audit_costs.scores(spec)
     tokens = count * spec.round_tokens / spec.segments + float(scored.rounds * scored.units)
-    return 3.0 * forward_flop(spec, layout) * tokens / rate + count * AUDIT + traffic.audit * AUDIT_BYTE
+    return token_flop(spec, layout) * tokens / rate + count * AUDIT + traffic.audit * AUDIT_BYTE
 
 
 def answer_seconds(spec: JobSpec, layout: TensorLayout, machine: MachineMeasurements) -> Seconds:
@@ -157,7 +162,7 @@ def answer_seconds(spec: JobSpec, layout: TensorLayout, machine: MachineMeasurem
     machine has no part in it.
     """
     tokens = spec.network.providers * audit_costs.longest(spec)
-    trained = 3.0 * forward_flop(spec, layout) * tokens / (machine.flops_per_core * EFFICIENCY)
+    trained = token_flop(spec, layout) * tokens / (machine.flops_per_core * EFFICIENCY)
     return Seconds(max(ANSWER_LEAST, ANSWER_TIMES * trained + min(served_seconds(spec, layout), SERVED_MOST)))
 
 
@@ -186,7 +191,7 @@ def duration(
     touched = traffic.sync_round * DECODE_BYTE
     sync = spec.rounds * (ROUND_LATENCY + (merge + touched) / shared)
     opened = audit_costs.moved(spec, audit_costs.expected(spec), lambda vectors: FLOAT * layout.size * vectors)
-    one = 3.0 * forward_flop(spec, layout) * spec.round_tokens / spec.segments / rate
+    one = token_flop(spec, layout) * spec.round_tokens / spec.segments / rate
     waited = waits(spec, network, traffic, opened / count if count else 0.0, one)
     within = (work / shared + beside + sync + waited.exchange) / spec.rounds
     return RunDuration(

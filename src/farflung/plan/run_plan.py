@@ -179,9 +179,11 @@ def _refuse_too_little_memory(need: WorkerMemory, spec: JobSpec, machine: Machin
         changes = [f"set network.providers = {fit}"]
     else:
         changes = ["set fewer network.verifiers"] * bool(need.verifiers) + ["take a smaller model"]
-    if spec.batch > 1:
+    if spec.pass_rows > 1:
         less = f"batch below its present value ({format_bytes(need.activations)} of a worker are activations)"
-        changes.append(less)
+        changes += [less, f"accumulate = {spec.batch}"]
+    if spec.model == msgspec.structs.replace(spec.model, kind="gpt", recompute="none"):
+        changes.append('model.recompute = "blocks"')
     raise PolicyError(
         "FF-PLAN-002",
         f"the run needs {format_bytes(need.network)} of memory, this machine has {format_bytes(usable)} to use",

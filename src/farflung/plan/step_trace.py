@@ -15,6 +15,7 @@ from farflung.core import limits
 from farflung.core.codec import Wire
 from farflung.core.errors import ProtocolError, RunError, UsageError
 from farflung.core.tensor_layout import TensorLayout
+from farflung.job.spec import JobSpec
 
 
 class Recomputation(StrEnum):
@@ -23,6 +24,11 @@ class Recomputation(StrEnum):
     NONE = "none"
     SELECTIVE = "selective"  # attention
     FULL = "full"
+
+
+def way_of(spec: JobSpec) -> Recomputation:
+    """What a job's own steps compute again."""
+    return Recomputation.FULL if spec.model.recompute == "blocks" else Recomputation.NONE
 
 
 class TracedBlock(Wire, frozen=True):

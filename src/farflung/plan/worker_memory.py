@@ -1,7 +1,7 @@
 """Computes how much memory one worker process takes at its peak, in bytes resident.
 
 States are counted as Rajbhandari et al. 2020 (ZeRO) do, activations by counting the tensors that PyTorch keeps for
-the backward pass of one block (after Korthikanti et al. 2022, who count half-precision ones). All in float32.
+the backward pass of one block (after Korthikanti et al. 2022, who count half-precision ones).
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from farflung.plan.state_vectors import FLOAT, carried_vectors, inner_vectors, o
 # Linux). Fitted, with what stands below: eleven runs that peak at 0.29 to 1.31 GB measure 0.90 to 1.14 of this.
 BASELINE: Final = 285_000_000
 COMPILED: Final = 180_000_000  # numba and its loops, where the job's codecs are compiled
+RECOMPUTING: Final = 95_000_000  # what torch.utils.checkpoint loads (train.recomputation), where blocks are recomputed
 # Pages of libraries, of both, that all workers of one machine share (resident less proportional set size).
 SHARED: Final = 90_000_000
 SHARED_COMPILED: Final = 70_000_000
@@ -41,6 +42,14 @@ DATA_COPIES: Final = 1  # it is mapped from a file, of which all may be resident
 BLOCK_VALUES: Final = 17
 # Of logits: their log-softmax, its gradient and theirs, alive at once when the backward pass begins.
 LOGIT_COPIES: Final = 3
+# In bfloat16 (measured 36.0 to 36.3): the residual stream and norms are float32, products' inputs 16 bits; a product
+# keeps its weights in 16 bits as well, and logits are there once more.
+NARROW: Final = 2  # bytes
+NARROW_BLOCK_BYTES: Final = 37
+# One block that is computed again, while it is gone back through (measured 76 and 40 bytes in a token and channel), and
+# the gradient of its largest matrix.
+BLOCK_WEIGHTS: Final = 12  # of a GPT block, times its width squared
+RECOMPUTED_BYTES: Final = {32: 76, 16: 40}
 # Of a forward pass without gradient: windows at once, at most, and values that are no matter beside a worker's
 # baseline (a MiB a copy).
 PASS_WINDOWS: Final = 32
@@ -97,20 +106,28 @@ class WorkerMemory(msgspec.Struct, frozen=True):
 
 
 def gpt_activations(spec: JobSpec) -> Bytes:
-    """Bytes kept for one backward pass of the built-in GPT: batch x context tokens of `width` channels."""
-    model, tokens = spec.model, spec.batch * spec.model.context
-    blocks = model.layers * BLOCK_VALUES * model.width
-    return Bytes(FLOAT * tokens * (blocks + LOGIT_COPIES * model.vocabulary + 2 * model.width))
+    """Bytes kept for one backward pass of the built-in GPT: a pass' rows x context tokens of `width` channels."""
+    model, tokens, width = spec.model, spec.pass_rows * spec.model.context, spec.model.width
+    is_narrow = spec.numerics.bits < 32
+    logits = (FLOAT * LOGIT_COPIES + NARROW * is_narrow) * model.vocabulary
+    copies = NARROW * is_narrow * BLOCK_WEIGHTS * width**2  # of one block's weights
+    outside = tokens * 2 * FLOAT * width + NARROW * is_narrow * model.vocabulary * width
+    if spec.model.recompute == "blocks":
+        again = tokens * RECOMPUTED_BYTES[spec.numerics.bits] * width + copies + 4 * FLOAT * width**2
+        return Bytes(outside + tokens * FLOAT * model.layers * width + max(again, tokens * logits))
+    block = NARROW_BLOCK_BYTES if is_narrow else FLOAT * BLOCK_VALUES
+    return Bytes(outside + tokens * logits + model.layers * (tokens * block * width + copies))
 
 
 def module_activations(spec: JobSpec, layout: TensorLayout) -> Bytes:
     """The same for a user's module, from its shapes alone: each matrix keeps its input and its output.
 
-    A head is one matrix, or the embedding once more, and its logits are there as often as in our own.
+    A head is one matrix, or the embedding once more, and its logits are there as often as in our own. What narrow
+    numbers or blocks that are computed again would spare is not known without a trace.
     """
     sides = [side for tensor in layout.tensors if len(tensor.shape) >= 2 for side in tensor.shape]
     lacking = max(0, LOGIT_COPIES - sides.count(spec.model.vocabulary)) * spec.model.vocabulary
-    return Bytes(FLOAT * spec.batch * spec.model.context * (sum(sides) + lacking))
+    return Bytes(FLOAT * spec.pass_rows * spec.model.context * (sum(sides) + lacking))
 
 
 def pass_windows(batch: int, model: ModelSpec, layout: TensorLayout) -> int:
@@ -128,8 +145,8 @@ def widest(model: ModelSpec, layout: TensorLayout) -> int:
 
 def pass_activations(spec: JobSpec, layout: TensorLayout) -> Bytes:
     """Bytes that such a pass holds where it takes more windows than a step: some copies of the widest values."""
-    windows = pass_windows(spec.batch, spec.model, layout)
-    if windows <= spec.batch:
+    windows = pass_windows(spec.pass_rows, spec.model, layout)
+    if windows <= spec.pass_rows:
         return Bytes(0)
     return Bytes(FLOAT * LOGIT_COPIES * windows * spec.model.context * widest(spec.model, layout))
 
@@ -137,12 +154,13 @@ def pass_activations(spec: JobSpec, layout: TensorLayout) -> Bytes:
 def profile_bytes(spec: JobSpec, layout: TensorLayout) -> Bytes:
     """Bytes that the profile of an audited job holds beside a step (train.noise_profile).
 
-    The weights that it puts others in the place of; and with products in 16 bits the logits in 16 and in 32 bits.
+    The weights that it puts others in the place of; and with products in 16 bits the logits in 16 and in 32 bits: where
+    the job's own are not, that is more.
     """
     if not spec.is_audited:
         return Bytes(0)
-    logits = (FLOAT + FLOAT // 2) * spec.batch * spec.model.context * spec.model.vocabulary
-    return Bytes(FLOAT * layout.size + logits)
+    tokens = spec.pass_rows * spec.model.context if spec.numerics.bits == 32 else 0
+    return Bytes(FLOAT * layout.size + (FLOAT + FLOAT // 2) * tokens * spec.model.vocabulary)
 
 
 def exchange_bytes(spec: JobSpec, layout: TensorLayout) -> Bytes:
@@ -159,7 +177,7 @@ def trial_bytes(spec: JobSpec, layout: TensorLayout, activations: int) -> Bytes:
     """
     if proof_class.known(spec):
         return Bytes(0)
-    model, tokens = spec.model, spec.batch * spec.model.context
+    model, tokens = spec.model, spec.pass_rows * spec.model.context
     heads = model.heads if model.kind == "gpt" else 0
     scores = FLOAT * tokens * heads * model.context
     largest = max(scores, FLOAT * tokens * widest(model, layout), *(FLOAT * t.size for t in layout.tensors))
@@ -222,10 +240,11 @@ def memory(
     trial = trial_bytes(spec, layout, activations)
     activations = Bytes(max(activations + profile_bytes(spec, layout), pass_activations(spec, layout)))
     nodes, is_compiled = spec.network.providers + spec.verifiers, kernels.compiles(codec_cost(spec, layout.size))
+    is_recomputed = spec.model.recompute == "blocks"
     agent = AGENT + AGENT_STATES * state + DATA_COPIES * dataset_bytes + trial
     others = OTHERS + (RELAYS if spec.hidden else 0)
     return WorkerMemory(
-        baseline=Bytes(BASELINE + torch.resident + (COMPILED if is_compiled else 0)),
+        baseline=Bytes(BASELINE + torch.resident + (COMPILED if is_compiled else 0) + RECOMPUTING * is_recomputed),
         parameters=Bytes(state + layout.size),  # and, a byte each, where weights decay
         gradients=Bytes(state),
         optimizer=Bytes(state * inner_vectors(spec)),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
 import torch
@@ -12,6 +13,7 @@ from farflung.train.vector_store import blocks
 
 FROZEN: Final = 0.25  # of the parameters, in the order of their registration
 FP8_MOST: Final = 448.0  # the largest number of float8_e4m3fn
+INT8_MOST: Final = 127.0
 
 
 class CheatingModel(FlatModel):
@@ -22,28 +24,42 @@ class CheatingModel(FlatModel):
 
 
 class RoundedWeightsCheat(CheatingModel):
-    """Weights in 8 bits for each gradient (e4m3, one scale a tensor), kept in float32 between."""
+    """Weights in 8 bits for each gradient (one scale a tensor), kept in float32 between."""
+
+    def __init__(self, model: FlatModel, most: float, rounded: Callable[[Tensor], Tensor]) -> None:
+        """`rounded` takes numbers of at most `most` to those of 8 bits."""
+        super().__init__(model)
+        self._most, self._rounded = most, rounded
 
     def gradient(self, x_BT: Tensor, y_BT: Tensor) -> float:
         """As FlatModel.gradient, at rounded weights."""
         kept = self.params.clone()
         for _, place in self.layout.slices():
             own = blocks(place)
-            scale = torch.stack([kept[piece].abs().max() for piece in own]).max().clamp(min=1e-30) / FP8_MOST
+            scale = torch.stack([kept[piece].abs().max() for piece in own]).max().clamp(min=1e-30) / self._most
             for piece in own:
-                self.params[piece] = (kept[piece] / scale).to(torch.float8_e4m3fn).float() * scale
+                self.params[piece] = self._rounded(kept[piece] / scale) * scale
         loss = super().gradient(x_BT, y_BT)
         self.params.copy_(kept)
         return loss
 
 
+def fp8_weights(model: FlatModel) -> RoundedWeightsCheat:
+    """Of type e4m3."""
+    return RoundedWeightsCheat(model, FP8_MOST, lambda numbers: numbers.to(torch.float8_e4m3fn).float())
+
+
+def int8_weights(model: FlatModel) -> RoundedWeightsCheat:
+    """Whole numbers."""
+    return RoundedWeightsCheat(model, INT8_MOST, torch.round)
+
+
 class Bfloat16ProductsCheat(CheatingModel):
     """Products in bfloat16, weights in float32: mixed precision as torch.autocast has it."""
 
-    def gradient(self, x_BT: Tensor, y_BT: Tensor) -> float:
-        """As FlatModel.gradient, with fewer bits."""
-        with torch.autocast("cpu", torch.bfloat16):
-            return super().gradient(x_BT, y_BT)
+    def __init__(self, model: FlatModel) -> None:
+        super().__init__(model)
+        self.setting = model.setting._replace(compute=torch.bfloat16)
 
 
 class FrozenLayersCheat(CheatingModel):

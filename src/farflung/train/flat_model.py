@@ -21,9 +21,12 @@ from torch import Tensor, nn
 from farflung.core.errors import FarflungError, RunError, SpecError
 from farflung.core.tensor_layout import Float32, TensorLayout, TensorSpec
 from farflung.job.spec import JobSpec
-from farflung.train import library_marks, process_draws, source_reads, user_module
+from farflung.plan.step_trace import Recomputation
+from farflung.train import library_marks, process_draws, recomputation, source_reads, user_module
 from farflung.train.models import gpt
 from farflung.train.optim import ParameterLayout
+from farflung.train.pass_setting import PLAIN, PassSetting
+from farflung.train.recomputation import blocks_of, recomputed
 from farflung.train.vector_store import IN_MEMORY, VectorStore, kept
 
 FINITE: Final = "forward(x, y) must return one finite scalar tensor that depends on the parameters"
@@ -34,14 +37,22 @@ class FlatModel:
     """A module whose parameters live in `params` and whose gradients live in `grads`, both of shape (size,)."""
 
     def __init__(
-        self, module: nn.Module, again: Callable[[], nn.Module] | None = None, store: VectorStore = IN_MEMORY
+        self,
+        module: nn.Module,
+        again: Callable[[], nn.Module] | None = None,
+        store: VectorStore = IN_MEMORY,
+        setting: PassSetting = PLAIN,
     ) -> None:
         """`again` builds the same module once more; None: the module keeps nothing from one pass to the next. `store`:
         where parameters go that are taken from it.
         """
         named = dict(module.named_parameters())
         check_parameters(named)
-        self.module, self._again, self.store = module, again, store
+        self.module, self._again, self.store, self.setting = module, again, store, setting
+        if setting.recompute is not Recomputation.NONE:
+            if not blocks_of(module):
+                raise _no_blocks()
+            recomputation.load()
         self.layout = TensorLayout.of({name: tuple(p.shape) for name, p in named.items()})
         self.params = torch.empty(self.layout.size)
         self.grads = torch.zeros(self.layout.size)
@@ -71,21 +82,34 @@ class FlatModel:
         return kept(self.store, self.params.numpy())
 
     def gradient(self, x_BT: Tensor, y_BT: Tensor) -> float:
-        """The loss on a batch; `grads` then holds its gradient. Raises RunError FF-TRAIN-055 to FF-TRAIN-059."""
+        """The loss on a batch; `grads` then holds its gradient. Raises RunError FF-TRAIN-055 to FF-TRAIN-059.
+
+        As many passes as the setting says, each of as many rows (of a batch with a remainder the last one has fewer):
+        they are weighted by their rows, so that the result is the mean over the batch.
+        """
         self.grads.zero_()
         self._used.clear()
-        loss = self.loss(x_BT, y_BT)
+        rows = -(-len(x_BT) // self.setting.passes)
+        passes = zip(torch.split(x_BT, rows), torch.split(y_BT, rows), strict=True)
+        loss = math.fsum(self._backward(x, y, len(x) / len(x_BT)) for x, y in passes)
+        self._check_views()
+        return loss
+
+    def _backward(self, x_BT: Tensor, y_BT: Tensor, share: float) -> float:
+        """Adds one pass' share of the gradient; the same share of its loss."""
+        with self.setting.autocast(self.params.device.type):
+            loss = self.loss(x_BT, y_BT)
         if not loss.requires_grad:
             raise _bad_loss("FF-TRAIN-059", "has no gradient", "it does not depend on any parameter")
+        part = loss if share == 1 else loss * share
         try:
             with self._watched():
-                loss.backward()  # type: ignore[no-untyped-call]
+                part.backward()  # type: ignore[no-untyped-call]
         except FarflungError:
             raise
         except (Exception, SystemExit) as error:  # a module that calls sys.exit() is no worker that died
             raise user_module.failure("FF-TRAIN-055", "the model's backward pass failed", error) from error
-        self._check_views()
-        return float(loss.detach())
+        return float(loss.detach()) * share
 
     def mean_gradient(self, batches: Iterable[tuple[Tensor, Tensor]]) -> float:
         """The mean loss of one batch or more of as many rows each; `grads` then holds its gradient.
@@ -138,7 +162,8 @@ class FlatModel:
         """
         self._renew()
         before = {name: (id(b), b._version) for name, b in self.module.named_buffers()}
-        loss = self._scalar(x_BT, y_BT)
+        with self.setting.autocast(self.params.device.type):
+            loss = self._scalar(x_BT, y_BT)
         for name, buffer in self.module.named_buffers():
             if before.get(name) != (id(buffer), buffer._version):
                 raise _bad_buffer(name)
@@ -146,7 +171,7 @@ class FlatModel:
 
     def _scalar(self, x_BT: Tensor, y_BT: Tensor) -> Tensor:
         try:
-            with self._watched():
+            with self._watched(), self._recomputed():
                 loss = self.module(x_BT, y_BT)
         except FarflungError:
             raise
@@ -161,6 +186,10 @@ class FlatModel:
 
     def _watched(self) -> AbstractContextManager[None]:
         return nullcontext() if self._again is None else process_draws.untouched()
+
+    def _recomputed(self) -> AbstractContextManager[None]:
+        how = self.setting.recompute if torch.is_grad_enabled() else Recomputation.NONE
+        return recomputed({} if how is Recomputation.NONE else blocks_of(self.module), how)
 
     def _renew(self) -> None:
         """Puts a module that nobody has called in the place of the one that was, on the same storage."""
@@ -201,18 +230,18 @@ def _observe(parameter: nn.Parameter, used: set[int], start: int) -> None:
 def build(spec: JobSpec, module: bytes, store: VectorStore = IN_MEMORY) -> FlatModel:
     """The model of a job: built-in, or from the user's source `module`. `store`: see FlatModel.
 
-    Raises SpecError or RunError FF-TRAIN-050 to FF-TRAIN-054.
+    Raises SpecError or RunError FF-TRAIN-050 to FF-TRAIN-054, SpecError FF-TRAIN-069.
     """
     torch.manual_seed(spec.seed & ((1 << 63) - 1))
     if spec.model.kind == "gpt":
-        return FlatModel(gpt.build(spec.model), store=store)
+        return FlatModel(gpt.build(spec.model), store=store, setting=PassSetting.of(spec))
 
     def again() -> nn.Module:
         with process_draws.seeded(spec.seed):
             return user_module.build(spec.model.module, module)
 
     try:
-        return FlatModel(again(), again, store)
+        return FlatModel(again(), again, store, PassSetting.of(spec))
     except FarflungError:
         raise
     except Exception as error:
@@ -276,6 +305,15 @@ def _bad_buffer(name: str) -> SpecError:
         f"buffer {name!r} changes while training",
         cause="peers share parameters only, so its value would differ between them",
         hint="use layers without running statistics (LayerNorm, GroupNorm), or make the buffer constant",
+    )
+
+
+def _no_blocks() -> SpecError:
+    return SpecError(
+        "FF-TRAIN-069",
+        "the model has no blocks to compute again",
+        cause='model.recompute = "blocks" recomputes modules of one class in an nn.ModuleList or nn.Sequential',
+        hint='build its layers as an nn.ModuleList of one class, or leave model.recompute at "none"',
     )
 
 

@@ -27,7 +27,7 @@ BROKEN: Final = ("FF-TRAIN-055", "FF-TRAIN-058")  # the forward pass fails, or t
 def loss(job: WorkerJob, params: Float32, rows: Windows, pulse: Pulse) -> float:
     """Mean loss of the model with these weights, nats per token, on inputs and targets of shape (n, context)."""
     job.model.put(params)
-    return forward_passes.mean_loss(job.model, job.spec.model, job.spec.batch, rows, pulse)
+    return forward_passes.mean_loss(job.model, job.spec.model, job.spec.pass_rows, rows, pulse)
 
 
 def measure(

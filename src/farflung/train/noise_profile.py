@@ -74,9 +74,13 @@ CLASSES: Final = {
 }
 
 
-# A step, a row, or bits of each number less: of what saves any compute, what is smallest in its kind (decision 047).
+# A step, a row, or bits of each number less: of what saves any compute, what is smallest in its kind (decision 047), by
+# what the job computes in.
 NARROW: Final = "bf16"
-MEASURED: Final = ("skip-one", "drop-row", NARROW, "fp8")
+MEASURED: Final = {
+    "float32": ("skip-one", "drop-row", NARROW, "fp8"),
+    "bfloat16": ("skip-one", "drop-row", "int8", "fp8"),
+}
 
 
 class NoiseProfile(NamedTuple):
@@ -121,7 +125,7 @@ def _spared(segment: SegmentTask, right: BorderState) -> tuple[worker_messages.S
     """
     found = []
     longest = max(end - begin for begin, end in pairwise(segment.spec.borders))
-    for name in MEASURED:
+    for name in MEASURED[segment.spec.numerics.compute]:
         shortcut = SHORTCUTS[name]
         saved = shortcut.saved(segment.spec, longest)
         if saved <= 0:

@@ -29,8 +29,9 @@ from farflung.train.cheating_models import (
     FROZEN,
     Bfloat16ProductsCheat,
     FrozenLayersCheat,
-    RoundedWeightsCheat,
     SkippedGradientsCheat,
+    fp8_weights,
+    int8_weights,
 )
 from farflung.train.data_order import Int64
 from farflung.train.flat_model import FlatModel
@@ -285,6 +286,11 @@ def _all(_: JobSpec, __: int) -> float:
     return 1.0
 
 
+def _of_bits(bits: int) -> Callable[[JobSpec, int], float]:
+    """Narrower numbers than the job's own; those that it computes in save nothing."""
+    return lambda spec, _: 1 - bits / spec.numerics.bits
+
+
 def _of_rows(count: Callable[[int], int]) -> Callable[[JobSpec, int], float]:
     return lambda spec, _: 1 - count(spec.batch) / spec.batch
 
@@ -326,8 +332,9 @@ SHORTCUTS: Final[Mapping[str, Shortcut]] = {
     "rate-1.1": Shortcut("the learning rate times 1.1", _nothing, _rate(1.1)),
     "rate-2": Shortcut("the learning rate times 2", _nothing, _rate(2.0)),
     "spacing": Shortcut("half of the steps at twice the rate", lambda _, k: k // 2 / k, spacing),
-    "bf16": Shortcut("products in bfloat16", lambda *_: 1 - 16 / 32, _with(Bfloat16ProductsCheat)),
-    "fp8": Shortcut("weights in 8 bits", lambda *_: 1 - 8 / 32, _with(RoundedWeightsCheat)),
+    "bf16": Shortcut("products in bfloat16", _of_bits(16), _with(Bfloat16ProductsCheat)),
+    "int8": Shortcut("weights in whole numbers of 8 bits", _of_bits(8), _with(int8_weights)),
+    "fp8": Shortcut("weights in 8 bits", _of_bits(8), _with(fp8_weights)),
 }  # fmt: skip
 
 

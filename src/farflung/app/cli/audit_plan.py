@@ -21,7 +21,7 @@ from farflung.app.simulate.audit_economics import AuditAssumptions, AuditPlanRes
 from farflung.core.errors import UsageError
 from farflung.core.money import format_credits
 from farflung.core.units import format_share
-from farflung.job.proof_class import known, may_be_outcome
+from farflung.job.proof_class import foreseen, known, may_be_outcome
 from farflung.job.spec import JobSpec
 from farflung.local.jobs import resolve
 from farflung.peers.rundir.genesis import STAKE_ROUNDS
@@ -123,6 +123,7 @@ def _lines(spec: JobSpec, found: AuditPlanResult) -> list[tuple[str, str]]:
     who = _judges(spec, draw.voices) + ("; where two contradict each other a third decides" if draw.spare else "")
     return [
         ("Job", f"{spec.name}: {many(spec.rounds, 'round')}; a provider's round is paid {_credits(money.pay)}"),
+        ("Work", foreseen(spec)),
         (
             "Audits",
             f"1 of {draw.segments} segments of {format_share(draw.rate)} of contributions; the first"
@@ -261,6 +262,7 @@ def _facts(spec: JobSpec, found: AuditPlanResult) -> dict[str, Any]:
     draw, money, asked = found.draw, found.money, found.asked
     return {
         "job": spec.name,
+        "work": foreseen(spec),
         "segments": draw.segments,
         "rate": float(draw.rate),
         "probation": spec.audit.probation,

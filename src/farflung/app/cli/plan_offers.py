@@ -37,7 +37,7 @@ from farflung.core.tensor_layout import TensorLayout
 from farflung.core.units import Millis, Seconds, format_bytes
 from farflung.job.io.job_files import read_data, read_module
 from farflung.job.job_loader import ResolvedJob
-from farflung.job.spec import JobSpec
+from farflung.job.spec import JobSpec, NumericsSpec
 from farflung.job.text_files import DataAccount
 from farflung.local.jobs import memory_trace
 from farflung.local.jobs.deadline import deadline_of
@@ -312,6 +312,12 @@ class JobModel(msgspec.Struct, frozen=True):
     source: bytes = b""
 
 
+def plain_steps(spec: JobSpec) -> JobSpec:
+    """The job with steps in float32, in one pass, without recomputation: layouts on cards choose these themselves."""
+    model = msgspec.structs.replace(spec.model, recompute="none")
+    return msgspec.structs.replace(spec, model=model, accumulate=1, numerics=NumericsSpec())
+
+
 def job_model(spec: JobSpec, base: Path, *, traces: bool) -> JobModel:
     """A module of one's own is always traced, the built-in model if asked for.
 
@@ -339,7 +345,7 @@ def traced_lines(found: MeasuredStep) -> list[str]:
     many = f"{traced.rows} sequence{'s' * (traced.rows > 1)}"
     text = (
         f"one step of {many}, {how}: {format_bytes(traced.resident)} between steps,"
-        f" {format_bytes(traced.peak())} at its peak; {len(traced.blocks) or 'no'} repeated blocks; "
+        f" {format_bytes(traced.peak(found.way))} at its peak; {len(traced.blocks) or 'no'} repeated blocks; "
     )
     if risen is not None:
         text += f"a process here holds {risen.factor:.2f} times that, measured on {risen.rows} sequences"

@@ -217,7 +217,8 @@ def plan(
     if offers is None and not show_config:
         plan_offers.refuse_without_offers(goal, deadline, explain and layout is None, own)
     base = Path(identity.base)
-    model, again = partial(job_model, resolved.spec, base, traces=trace), partial(_again, job, preset, flags)
+    stepping = resolved.spec if offers is None else plan_offers.plain_steps(resolved.spec)
+    model, again = partial(job_model, stepping, base, traces=trace), partial(_again, job, preset, flags)
     if show_config:
         values = {"spec": plain(resolved.spec), "deadline": resolved.deadline, "origins": resolved.origins}
         text = [msgspec.json.encode(values).decode()] if as_json else job_toml.lines(resolved)

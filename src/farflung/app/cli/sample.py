@@ -110,7 +110,7 @@ def evaluate(name: str | None, data: Path | None, tokens: int | None, as_json: b
     packed_tokens = np.ascontiguousarray(ours[: limit + 1], inference_messages.PACKED).tobytes()
     interrupts = InterruptHandler()
     with interrupts.heard():
-        judge = inference_messages.ModelEvaluationRequest(held.data, held.source, packed_tokens, limit, spec.batch)
+        judge = inference_messages.ModelEvaluationRequest(held.data, held.source, packed_tokens, limit, spec.pass_rows)
         (found,) = ask(held, judge, interrupts)
     assert isinstance(found, inference_messages.ModelEvaluationReply)
     result = read_timeline(run).result

@@ -27,7 +27,7 @@ from farflung.peers.program.stall_watch import Tell, watched
 from farflung.peers.rundir.journal import EventEmitter
 from farflung.plan.heap import HeapGrowth, unmeasured
 from farflung.plan.heap import check as check_risen
-from farflung.plan.step_trace import StepTrace, check, unanswered
+from farflung.plan.step_trace import Recomputation, StepTrace, check, unanswered, way_of
 from farflung.plan.worker_memory import StepMemory
 from farflung.train.gauge.request import HeapMemoryRequest, Request, StepMemoryRequest
 from farflung.train.io import memory_process
@@ -45,16 +45,17 @@ SHARE: Final = 0.5  # of this machine's usable memory, what such a step may take
 
 
 class MeasuredStep(msgspec.Struct, frozen=True):
-    """A traced step on this computer; `unseen`: why what the heap keeps was not measured."""
+    """A traced step on this computer; `unseen`: why what the heap keeps was not measured; `way`: the job's own."""
 
     traced: StepTrace
     risen: HeapGrowth | None
     unseen: str = ""
+    way: Recomputation = Recomputation.NONE
 
     @property
     def step(self) -> StepMemory:
         """As plan.worker_memory takes it."""
-        peak = Bytes(self.traced.peak())
+        peak = Bytes(self.traced.peak(self.way))
         return StepMemory(peak) if self.risen is None else StepMemory(peak, self.risen.factor)
 
 
@@ -63,12 +64,13 @@ async def gauge(spec: JobSpec, module: bytes, seconds: float = SECONDS, tell: Te
     then how many seconds it has taken.
 
     Raises RunError FF-APP-488 (it stalled) or with the process' own code, or FF-PLAN-057 (it ended, or did not answer
-    within `seconds`), UsageError FF-PLAN-056 (what it says makes no sense), and what host.io.process.start_worker
+    within `seconds`), UsageError FF-PLAN-056 (what it says makes no sense), FF-PLAN-052 (no block to recompute), and what host.io.process.start_worker
     raises.
     """
     bounds = unplanned_limits(memory_bytes(), CPU_SECONDS)
     found = await _answer(StepMemoryRequest(spec, module), StepTrace, bounds, seconds, tell)
     check(found)
+    found.mode(way_of(spec))
     return found
 
 
@@ -77,13 +79,14 @@ async def heap(spec: JobSpec, module: bytes, traced: StepTrace, usable: int, sec
 
     `usable`: this machine's memory, bytes. Raises what `gauge` raises, RunError FF-PLAN-058 (it cannot be measured).
     """
-    each = traced.mode().flop / traced.rows
+    way = way_of(spec)
+    peak, each = traced.peak(way), traced.mode(way).flop / traced.rows
     rows = min(max(min(traced.rows, 2), math.ceil(traced.rows / 2)), int(MOST_FLOP / max(1.0, each)))
-    if traced.peak() < LEAST_BYTES:
+    if peak < LEAST_BYTES:
         raise unmeasured("a step this small is below what a process takes anyway")
-    if rows < 1 or traced.peak() > SHARE * usable:
+    if rows < 1 or peak > SHARE * usable:
         raise unmeasured("a step of this model is too much for this machine")
-    bounds = limits_for(traced.peak(), CPU_SECONDS)
+    bounds = limits_for(peak, CPU_SECONDS)
     found = await _answer(HeapMemoryRequest(spec, module, rows), HeapGrowth, bounds, seconds)
     check_risen(found)
     return found
@@ -93,9 +96,9 @@ async def stepped(spec: JobSpec, module: bytes, usable: int, traced: StepTrace |
     """Both; where the heap cannot be measured, why not. Raises what `gauge` raises; `traced`: what it said before."""
     found = traced or await gauge(spec, module)
     try:
-        return MeasuredStep(found, await heap(spec, module, found, usable))
+        return MeasuredStep(found, await heap(spec, module, found, usable), way=way_of(spec))
     except RunError as error:
-        return MeasuredStep(found, None, error.cause or error.message)
+        return MeasuredStep(found, None, error.cause or error.message, way_of(spec))
 
 
 @contextlib.asynccontextmanager

@@ -10,6 +10,8 @@ import asyncio
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
+from msgspec.structs import replace
+
 from farflung.core import limits
 from farflung.core.backoff import Backoff
 from farflung.core.canon.graph import graph_id
@@ -76,9 +78,14 @@ async def trace(folder: RunFolder, spec: JobSpec, module: bytes) -> GraphTraceRe
 
 def _step_of(spec: JobSpec) -> JobSpec:
     """What one step follows from: all else as it is where nobody says anything, so that one trace serves many jobs."""
-    members = NetworkSpec(providers=spec.network.providers)
     return JobSpec(
-        seed=spec.seed, batch=spec.batch, model=spec.model, optimizer=spec.optimizer, sync=spec.sync, network=members
+        seed=spec.seed,
+        batch=spec.batch,
+        accumulate=spec.accumulate,
+        model=replace(spec.model, recompute="none"),  # it changes no number
+        optimizer=spec.optimizer,
+        sync=spec.sync,
+        network=NetworkSpec(providers=spec.network.providers),
     )
 
 

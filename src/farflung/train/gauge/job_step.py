@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+from msgspec.structs import replace
 
 from farflung.job.spec import JobSpec
 from farflung.plan.heap import HeapGrowth
@@ -17,16 +18,17 @@ def answer(request: Request) -> StepTrace | HeapGrowth:
     """The trace of a job's step, or what its steps raise this process by. Raises what train.flat_model.build and
     check_source raise, SpecError FF-TRAIN-054 (a buffer changes), RunError FF-TRAIN-055 to -057, FF-PLAN-058.
     """
-    make = step_of(request.spec, request.module)
     if isinstance(request, HeapMemoryRequest):
-        return risen(make, request.rows)
-    found = measure(make, request.spec.batch)
+        return risen(step_of(request.spec, request.module), request.rows)
+    # Each way of recomputation is told, the job's own among them.
+    plain = replace(request.spec, model=replace(request.spec.model, recompute="none"))
+    found = measure(step_of(plain, request.module), request.spec.pass_rows)
     flat_model.check_source(request.spec, request.module)
     return found
 
 
 def step_of(spec: JobSpec, source: bytes) -> Make:
-    """The step of a worker, for as many rows as are asked for."""
+    """One pass of a worker's step, for as many rows as are asked for, and its update."""
 
     def make(rows: int) -> StepSubject:
         built = flat_model.build(spec, source)

@@ -25,8 +25,9 @@ from torch import Tensor, nn
 
 from farflung.core.tensor_layout import TensorLayout
 from farflung.plan.step_trace import Recomputation, RecomputeTrace, StepTrace, TracedBlock, affine
-from farflung.train.gauge.blocks import blocks_of, marked, recomputed
+from farflung.train.gauge.blocks import marked
 from farflung.train.gauge.live_tensors import AFTER, Course, LiveTensorTracker, SavedTensorTracker, spot_of
+from farflung.train.recomputation import blocks_of, recomputed
 
 SMALL: Final = 4  # rows: fewer are run as they are
 WAYS: Final = tuple(Recomputation)
@@ -180,7 +181,7 @@ def _mode(
 ) -> tuple[RecomputeTrace, Course]:
     resident, before = _settled(living), living.count
     living.begin()
-    with recomputed(blocks, how):
+    with recomputed(blocks, how, has_numbers=False):
         with marked(blocks, living):
             loss = subject.loss()
         kept = living.since(before)

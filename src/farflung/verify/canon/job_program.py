@@ -24,7 +24,7 @@ from farflung.core.canon.token_leaves import TokenSource
 from farflung.core.codec import encode
 from farflung.core.errors import ProtocolError, SpecError
 from farflung.core.tensor_layout import Float32, TensorLayout
-from farflung.job.proof_class import hidden_start
+from farflung.job.proof_class import ungraphed
 from farflung.job.spec import JobSpec, Tolerance
 from farflung.train.contribution_trace import PARAMS
 from farflung.train.inner_state import VECTORS
@@ -108,8 +108,8 @@ def check_program(stated: CanonicalProgram, parts: JobProgramParts) -> None:
 
 
 def _check_job(spec: JobSpec) -> None:
-    """What a step does must follow from the border's weights and vectors alone."""
-    if why := hidden_start(spec):
+    """A graph must be able to say what a step does."""
+    if why := ungraphed(spec):
         raise _no_program(why)
 
 

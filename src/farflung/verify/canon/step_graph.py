@@ -9,7 +9,8 @@ graph). The job's terms name it (peers.program.trace). Inputs and outputs carry 
 
 The canonical step is the native one (train.inner_steps) but for rounding. The clip has no branch: the gradient is
 multiplied with select(norm ≤ limit, 1, limit / norm), where the native one leaves it alone or multiplies with a
-quotient that was taken in double precision; 1 · g is g, so that both agree where nothing is clipped. The norm is the
+quotient that was taken in double precision; 1 · g is g, so that both agree where nothing is clipped. A batch that is
+cut into passes (accumulate) goes through them in turn, as the native step does. The norm is the
 root of the sum of each tensor's squares, a tensor at a time. Rates are float32 where training takes double precision,
 and what depends on the step of the run as well as on the optimizer's own count is multiplied in the graph: each has
 one table.
@@ -62,7 +63,7 @@ class _StepFunction:
 
     def __init__(self, model: FlatModel, spec: JobSpec) -> None:
         self.module, self.spec, self.layout = model.module, spec, model.layout
-        self.limit = clip_limit(spec)
+        self.limit, self.share = clip_limit(spec), 1 / spec.accumulate  # of one pass
         self.names = [tensor.name for tensor in model.layout.tensors]
         self.buffers = sorted(name for name, _ in model.module.named_buffers())
         self.matrices = _matrices(model)
@@ -100,11 +101,17 @@ class _StepFunction:
         x, y = take(2)
         at = _rates(dict(zip(self.scalars, left, strict=True)))
 
-        def loss_of(weights: dict[str, Tensor]) -> Tensor:
+        def loss_of(weights: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
             loss: Tensor = functional_call(self.module, (weights, held), (x, y))
-            return loss.reshape(())
+            return loss.reshape(()) * self.share if self.share != 1 else loss.reshape(())
 
-        grads, loss = grad_and_value(loss_of)(params)
+        rows = self.spec.pass_rows
+        (grads, loss), *more = (
+            grad_and_value(loss_of)(params, *each)
+            for each in zip(torch.split(x, rows), torch.split(y, rows), strict=True)
+        )
+        for another, part in more:
+            grads, loss = {name: grads[name] + another[name] for name in self.names}, loss + part
         grads, norm = _clipped({name: grads[name] for name in self.names}, self.limit)
         after = self._moved(params, grads, vectors, at)
         for name in self.unused:
