@@ -6,8 +6,8 @@
 | outcome only | name none, and say why | filters, tolerances of audits, loss probes: nothing is proven       |
 
 A model outside the whitelist of operations (docs/protocol/canon) can still be trained, and so can one by a method whose
-steps start from what nobody committed to, or in bfloat16; but what nobody can prove is worth less to cheat for: a token of it costs at
-most OUTCOME_PRICE.
+steps start from what nobody committed to, or in bfloat16; but what nobody can prove is worth less to cheat for: a token
+of it costs at most OUTCOME_PRICE.
 """
 
 from __future__ import annotations

@@ -64,8 +64,8 @@ async def gauge(spec: JobSpec, module: bytes, seconds: float = SECONDS, tell: Te
     then how many seconds it has taken.
 
     Raises RunError FF-APP-488 (it stalled) or with the process' own code, or FF-PLAN-057 (it ended, or did not answer
-    within `seconds`), UsageError FF-PLAN-056 (what it says makes no sense), FF-PLAN-052 (no block to recompute), and what host.io.process.start_worker
-    raises.
+    within `seconds`), UsageError FF-PLAN-056 (what it says makes no sense), FF-PLAN-052 (no block to recompute), and
+    what host.io.process.start_worker raises.
     """
     bounds = unplanned_limits(memory_bytes(), CPU_SECONDS)
     found = await _answer(StepMemoryRequest(spec, module), StepTrace, bounds, seconds, tell)
