@@ -130,6 +130,11 @@ def module_activations(spec: JobSpec, layout: TensorLayout) -> Bytes:
     return Bytes(FLOAT * spec.pass_rows * spec.model.context * (sum(sides) + lacking))
 
 
+def closed_form(spec: JobSpec, layout: TensorLayout) -> Bytes:
+    """Activations as the sizes alone say."""
+    return gpt_activations(spec) if spec.model.kind == "gpt" else module_activations(spec, layout)
+
+
 def pass_windows(batch: int, model: ModelSpec, layout: TensorLayout) -> int:
     """Windows that a forward pass without gradient takes at once: no more than a training step of `batch`.
 
@@ -173,7 +178,8 @@ def exchange_bytes(spec: JobSpec, layout: TensorLayout) -> Bytes:
 def trial_bytes(spec: JobSpec, layout: TensorLayout, activations: int) -> Bytes:
     """What a node's agent holds while it tries one step by the job's graph, with the heap's share of it.
 
-    Nothing where no graph can be, as the job's settings alone say. Attention of a user's module is not known here.
+    `activations`: of a pass that recomputes nothing, as a graph does not. Nothing where no graph can be, as the job's
+    settings alone say. Attention of a user's module is not known here.
     """
     if proof_class.known(spec):
         return Bytes(0)
@@ -230,17 +236,17 @@ def memory(
     without one, they are a closed form's. No pass of a worker holds more (train.forward_passes), or it is counted here.
     `torch`: the build that workers load.
     """
-    state = FLOAT * layout.size
+    state, is_recomputed = FLOAT * layout.size, spec.model.recompute == "blocks"
     if step is not None:
         lasting = state * (2 + inner_vectors(spec)) + layout.size
         activations = Bytes(max(0, step.peak - lasting))
     else:
-        is_ours = spec.model.kind == "gpt"
-        activations = gpt_activations(spec) if is_ours else module_activations(spec, layout)
-    trial = trial_bytes(spec, layout, activations)
+        activations = closed_form(spec, layout)
+    whole = msgspec.structs.replace(spec, model=msgspec.structs.replace(spec.model, recompute="none"))
+    in_graph = max(activations, closed_form(whole, layout)) if is_recomputed else activations
+    trial = trial_bytes(spec, layout, in_graph)
     activations = Bytes(max(activations + profile_bytes(spec, layout), pass_activations(spec, layout)))
     nodes, is_compiled = spec.network.providers + spec.verifiers, kernels.compiles(codec_cost(spec, layout.size))
-    is_recomputed = spec.model.recompute == "blocks"
     agent = AGENT + AGENT_STATES * state + DATA_COPIES * dataset_bytes + trial
     others = OTHERS + (RELAYS if spec.hidden else 0)
     return WorkerMemory(

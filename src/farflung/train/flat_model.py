@@ -25,7 +25,7 @@ from farflung.plan.step_trace import Recomputation
 from farflung.train import library_marks, process_draws, recomputation, source_reads, user_module
 from farflung.train.models import gpt
 from farflung.train.optim import ParameterLayout
-from farflung.train.pass_setting import PLAIN, PassSetting
+from farflung.train.pass_numerics import PLAIN, PassSetting
 from farflung.train.recomputation import blocks_of, recomputed
 from farflung.train.vector_store import IN_MEMORY, VectorStore, kept
 

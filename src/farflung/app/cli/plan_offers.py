@@ -312,20 +312,18 @@ class JobModel(msgspec.Struct, frozen=True):
     source: bytes = b""
 
 
-def plain_steps(spec: JobSpec) -> JobSpec:
-    """The job with steps in float32, in one pass, without recomputation: layouts on cards choose these themselves."""
-    model = msgspec.structs.replace(spec.model, recompute="none")
-    return msgspec.structs.replace(spec, model=model, accumulate=1, numerics=NumericsSpec())
-
-
-def job_model(spec: JobSpec, base: Path, *, traces: bool) -> JobModel:
-    """A module of one's own is always traced, the built-in model if asked for.
+def job_model(spec: JobSpec, base: Path, *, traces: bool, is_laid_out: bool = False) -> JobModel:
+    """A module of one's own is always traced, the built-in model if asked for. `is_laid_out`: for layouts on cards,
+    which choose numbers, passes and recomputation themselves and start from a step without them.
 
     Raises what memory_trace.gauge raises, and SpecError FF-JOB-01x, -04x (no such source).
     """
     layout = known_layout(spec)
     if layout is not None and not traces:
         return JobModel(layout)
+    if is_laid_out:
+        model = msgspec.structs.replace(spec.model, recompute="none")
+        spec = msgspec.structs.replace(spec, model=model, accumulate=1, numerics=NumericsSpec())
     source = read_module(spec.model.module, base)[0] if layout is None else b""
     sys.stderr.write("tracing one training step in the sandbox (no data) ...\n")
     sys.stderr.flush()

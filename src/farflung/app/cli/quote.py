@@ -15,7 +15,7 @@ from farflung.advice.offer_file_market import JobOrder
 from farflung.app.cli import plan_offers, quote_text
 from farflung.app.cli.completion import job_files
 from farflung.app.cli.job_options import JOB, PRESET, SET, flags_of
-from farflung.app.cli.plan_offers import job_model, plain_steps
+from farflung.app.cli.plan_offers import job_model
 from farflung.core import limits
 from farflung.core.errors import PolicyError
 from farflung.core.money import parse_credits
@@ -71,7 +71,7 @@ def quote(
     flags = flags_of(settings, deadline=deadline) | {key: value for key, value in money.items() if value is not None}
     resolved, identity = resolve.resolve(job, preset, flags)
     spec = resolved.spec
-    work, hosts = plan_offers.read(offers, spec, job_model(plain_steps(spec), Path(identity.base), traces=False))
+    work, hosts = plan_offers.read(offers, spec, job_model(spec, Path(identity.base), traces=False, is_laid_out=True))
     now = Millis(round(1000 * time.time()))
     order = JobOrder(
         members=spec.network.providers if members is None else members,

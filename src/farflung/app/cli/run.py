@@ -217,14 +217,13 @@ def plan(
     if offers is None and not show_config:
         plan_offers.refuse_without_offers(goal, deadline, explain and layout is None, own)
     base = Path(identity.base)
-    stepping = resolved.spec if offers is None else plan_offers.plain_steps(resolved.spec)
-    model, again = partial(job_model, stepping, base, traces=trace), partial(_again, job, preset, flags)
+    model = partial(job_model, resolved.spec, base, traces=trace, is_laid_out=offers is not None)
+    again = partial(_again, job, preset, flags)
     if show_config:
         values = {"spec": plain(resolved.spec), "deadline": resolved.deadline, "origins": resolved.origins}
         text = [msgspec.json.encode(values).decode()] if as_json else job_toml.lines(resolved)
     elif layout is not None:
-        examples = plan_offers.examples(resolved.spec, base)
-        laid = plan_layout.plan(layout, link, resolved.spec, examples)
+        laid = plan_layout.plan(layout, link, resolved.spec, plan_offers.examples(resolved.spec, base))
         text = [plan_layout.json(laid)] if as_json else plan_layout.lines(laid, explains=explain)
     elif offers is not None:
         most = plan_offers.allowed(resolved)

@@ -15,10 +15,12 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from farflung.core.errors import SpecError
+from farflung.core.tensor_layout import TensorLayout
+from farflung.job.gpt_shapes import gpt_shapes
 from farflung.job.job_loader import load
 from farflung.job.spec import JobSpec, ModelSpec, NumericsSpec
 from farflung.plan.step_trace import Recomputation
-from farflung.plan.worker_memory import gpt_activations
+from farflung.plan.worker_memory import gpt_activations, memory
 from farflung.train import flat_model, forward_passes
 from farflung.train.flat_model import FlatModel
 from farflung.train.gauge import job_step, step_memory
@@ -186,6 +188,15 @@ def test_the_plan_knows_the_step_that_runs(compute: str) -> None:
     assert 1.5 * peaks[1] < peaks[0] > 1.5 * peaks[2]
     own = step_memory.traced(job_step.step_of(specs[-1], b""), specs[-1].batch, [Recomputation.NONE])
     assert own.mode().peak == peaks[-1]
+
+
+def test_a_graph_recomputes_nothing_and_is_tried_with_as_much_memory() -> None:
+    layout = TensorLayout.of(gpt_shapes(TINY.model))
+    plain, again = (
+        memory(msgspec.structs.replace(TINY, model=msgspec.structs.replace(TINY.model, recompute=how)), layout, 0)
+        for how in ("none", "blocks")
+    )
+    assert again.trial == plain.trial > 0
 
 
 def test_a_worker_computes_blocks_again_with_a_torch_that_left_something_out() -> None:
