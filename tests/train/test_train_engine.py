@@ -11,9 +11,13 @@ import pytest
 from train_methods import METHODS
 
 from farflung.compress.payload import HEADER_BYTES
+from farflung.core.canon.token_leaves import pack_leaves
 from farflung.core.errors import FarflungError, ProtocolError, RunError
+from farflung.core.tensor_layout import ROOT_CHUNK
+from farflung.job.dataset import Dataset, pack
 from farflung.job.spec import ModelSpec, OptimizerSpec, SyncSpec
-from farflung.train import inner_state, public_state, worker_messages
+from farflung.job.token_tree import DatasetTrees, pack_root, root_of, shard_nodes
+from farflung.train import data_order, inner_state, public_state, worker_messages
 from farflung.train.engine import WorkerEngine
 from farflung.train.worker_messages import AcceptedPayload, LoadCommand, MergeCommand, TrainCommand
 
@@ -241,6 +245,33 @@ def test_setup_says_how_much_data_there_is(setup, tiny, data):
     ready = WorkerEngine(lambda: 0.0).handle(setup(tiny))
     assert (ready.tokens_train, ready.tokens_heldout) == (len(data.train), len(data.heldout))
     assert 0 < ready.loss_unigram < np.log(256)
+
+
+def test_pieces_of_a_data_set_train_to_the_same_bits_and_what_is_missing_is_refused(setup, engine, tiny):
+    text = np.arange(3 * ROOT_CHUNK, dtype=np.uint64) ** 2 % 251
+    data = Dataset(text.astype(np.uint8), text[:ROOT_CHUNK].astype(np.uint8))
+    trees = DatasetTrees.of(data, shard_nodes(data.train) + shard_nodes(data.heldout))
+    made = []
+    for named in (pack(data), pack_root(root_of(data, trees))):
+        one = WorkerEngine(lambda: 0.0)
+        one.handle(msgspec.structs.replace(setup(tiny), dataset=named))
+        start = one.handle(worker_messages.InitializeCommand())
+        one.handle(worker_messages.LoadCommand(0, start.snapshot, b""))
+        made.append(one)
+    whole, pieces = made
+    with pytest.raises(FarflungError, match="FF-CORE-097"):
+        pieces.handle(TrainCommand(0))
+    leaves = pack_leaves(trees.train.leaves(data_order.round_leaves(tiny, len(data.train), 0, 0)))
+    held = pieces.handle(worker_messages.HoldTokensCommand((worker_messages.DatasetPiece(False, leaves),)))
+    assert held.pieces == len(data_order.round_leaves(tiny, len(data.train), 0, 0)) <= 3
+    a, b = whole.handle(TrainCommand(0)), pieces.handle(TrainCommand(0))
+    assert (a.payload, a.inner, a.trace) == (b.payload, b.inner, b.trace)
+    with pytest.raises(FarflungError, match="FF-TRAIN-080"):
+        whole.handle(worker_messages.HoldTokensCommand((worker_messages.DatasetPiece(False, leaves),)))
+    narrow = msgspec.structs.replace(tiny, model=msgspec.structs.replace(tiny.model, vocabulary=200))
+    pieces.handle(msgspec.structs.replace(setup(narrow), dataset=pack_root(root_of(data, trees))))
+    with pytest.raises(FarflungError, match="FF-JOB-023"):
+        pieces.handle(worker_messages.HoldTokensCommand((worker_messages.DatasetPiece(False, leaves),)))
 
 
 def test_initialize_reports_every_tensor(engine, tiny):

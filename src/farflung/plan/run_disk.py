@@ -7,6 +7,7 @@ from typing import Final
 from farflung.core.tensor_layout import TensorLayout
 from farflung.core.units import Bytes
 from farflung.job.spec import JobSpec
+from farflung.plan.data_pieces import first_bytes
 from farflung.plan.state_vectors import carried_vectors, inner_vectors, outer_vectors
 
 FLOAT: Final = 4
@@ -14,8 +15,9 @@ SNAPSHOTS: Final = 3  # round 0 and the last two
 
 
 def least_disk(spec: JobSpec, layout: TensorLayout, dataset_bytes: int) -> Bytes:
-    """The data twice, public states, those that each worker holds in its file before and after a merge, and of each
-    provider its private state and, where work is audited, the states at the borders of a round.
+    """The data, twice where nodes get all of them, public states, those that each worker holds in its file before and
+    after a merge, and of each provider its private state and, where work is audited, the states at the borders of a
+    round.
     """
     state = FLOAT * layout.size
     private = 1 + inner_vectors(spec) + carried_vectors(spec.sync)
@@ -23,4 +25,4 @@ def least_disk(spec: JobSpec, layout: TensorLayout, dataset_bytes: int) -> Bytes
     workers = spec.network.providers + spec.verifiers + 1
     public = (SNAPSHOTS + 2 * workers) * (1 + outer_vectors(spec.sync))
     states = public + spec.network.providers * (private + borders)
-    return Bytes(2 * dataset_bytes + state * states)
+    return Bytes(dataset_bytes + first_bytes(dataset_bytes) + state * states)

@@ -5,7 +5,8 @@ With N providers, V verifiers, and p, d and s the bytes at the socket of a paylo
     sync     rounds x N x N p where payloads go from pair to pair (a member pushes its payload to one replica, N - 2
              members and the requester fetch it) or by way of one peer, rounds x N p where the relay copies them:
              as the exchange chooses from the lines (plan.exchange_paths); `sync_most` if it chooses otherwise
-    join     N (d + s) + V d: verifiers get public states with their audits
+    join     N (d + s) + V d: verifiers get public states with their audits; of a large data set (plan.data_pieces) a
+             root in place of d, and what rounds and audits lie in
     audit    what verifiers fetch of states (plan.audit_costs), and s for each verifier that has work in a round; s and
            N payloads in a round that is scored
     control  orders, promises, shares, Merkle paths, verdicts and the ledger: rounds, audits, and the start
@@ -26,8 +27,10 @@ from farflung.core import limits
 from farflung.core.codec import encode
 from farflung.core.tensor_layout import TensorLayout
 from farflung.core.units import Bytes
+from farflung.job import proof_class
 from farflung.job.spec import JobSpec
 from farflung.plan import audit_costs
+from farflung.plan.data_pieces import first_bytes, round_bytes
 from farflung.plan.exchange_choice import ExchangeForecast, ExchangeWay
 from farflung.plan.exchange_paths import HERE, RunLinks, foreseen, moved
 from farflung.plan.state_vectors import (
@@ -163,7 +166,10 @@ def traffic(
     goes = moved(members, spec.hidden, forecast)
     push = 0 if forecast.way is ExchangeWay.FAN else PUSH
     sync_round = round(goes.sent * each) + members * push
-    data, state = on_wire(dataset_bytes), on_wire(snapshot_bytes(spec, layout))
+    data, state = on_wire(first_bytes(dataset_bytes)), on_wire(snapshot_bytes(spec, layout))
+    # of a large data set: each member's rounds, those that are audited, and one that each node tries
+    rounds_moved = members * spec.rounds + drawn.count + (members + verifiers) * (not proof_class.known(spec))
+    pieces = round(rounds_moved * on_wire(round_bytes(spec, dataset_bytes)))
     from_peers = audit_costs.moved(spec, drawn, lambda vectors: on_wire(FLOAT * layout.size * vectors))
     to_scorers = float(audit_costs.scores(spec).rounds) * (state + members * on_wire(payload))
     control_round = control_bytes(members, spec.sync.steps)
@@ -185,10 +191,10 @@ def traffic(
         control_round=control_round,
         state=Bytes(state),
         sync=Bytes(spec.rounds * sync_round),
-        join=Bytes(members * (data + state) + verifiers * data),
+        join=Bytes(members * (data + state) + verifiers * data + pieces),
         control=Bytes(round(control)),
         audit=Bytes(round(from_peers + drawn.asked * state + to_scorers)),
-        relay=_relayed(spec, sync_relayed, members * (data + state) + from_peers),
+        relay=_relayed(spec, sync_relayed, members * (data + state) + pieces + from_peers),
         ring=ring_bytes(layout.size, spec.steps, members),
     )
 

@@ -16,6 +16,7 @@ from farflung.core.units import Bytes
 from farflung.job import proof_class
 from farflung.job.codec_cost import codec_cost
 from farflung.job.spec import JobSpec, ModelSpec
+from farflung.plan.data_pieces import held_bytes
 from farflung.plan.machine import CPU_BUILD, TorchBuild
 from farflung.plan.state_vectors import FLOAT, carried_vectors, inner_vectors, outer_vectors, payload_bytes
 
@@ -37,7 +38,6 @@ TRIAL_COPIES: Final = 9
 TRIAL_SCORES: Final = 2
 OTHERS: Final = 3  # ledger, checker and supervisor
 RELAYS: Final = 2  # beside them, where somebody cannot be reached, unless the run is told another number
-DATA_COPIES: Final = 1  # it is mapped from a file, of which all may be resident
 # Values kept per token and channel of one GPT block (measured 16.97, fused attention).
 BLOCK_VALUES: Final = 17
 # Of logits: their log-softmax, its gradient and theirs, alive at once when the backward pass begins.
@@ -247,7 +247,8 @@ def memory(
     trial = trial_bytes(spec, layout, in_graph)
     activations = Bytes(max(activations + profile_bytes(spec, layout), pass_activations(spec, layout)))
     nodes, is_compiled = spec.network.providers + spec.verifiers, kernels.compiles(codec_cost(spec, layout.size))
-    agent = AGENT + AGENT_STATES * state + DATA_COPIES * dataset_bytes + trial
+    data = held_bytes(spec, dataset_bytes)  # mapped from a file, of which all may be resident
+    agent = AGENT + AGENT_STATES * state + data + trial
     others = OTHERS + (RELAYS if spec.hidden else 0)
     return WorkerMemory(
         baseline=Bytes(BASELINE + torch.resident + (COMPILED if is_compiled else 0) + RECOMPUTING * is_recomputed),
@@ -255,7 +256,7 @@ def memory(
         gradients=Bytes(state),
         optimizer=Bytes(state * inner_vectors(spec)),
         exchange=exchange_bytes(spec, layout),
-        dataset=Bytes(DATA_COPIES * dataset_bytes),
+        dataset=data,
         activations=activations,
         agents=Bytes((nodes + 1) * agent - trial + others * AGENT),  # the requester tries no graph
         agent=Bytes(agent),

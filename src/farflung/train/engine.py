@@ -15,10 +15,12 @@ import torch
 
 from farflung.compress import kernels
 from farflung.core import limits
+from farflung.core.canon.token_leaves import TokenLeaf, TokenLeaves, read_leaves
 from farflung.core.errors import RunError, SpecError
 from farflung.core.tensor_layout import Float32
-from farflung.job import dataset
+from farflung.job import dataset, token_tree
 from farflung.job.codec_cost import codec_cost
+from farflung.job.safetensors_header import check_range
 from farflung.train import (
     cheating_workers,
     data_order,
@@ -85,6 +87,8 @@ class WorkerEngine:
                 return self.setup(request)
             case worker_messages.InitializeCommand():
                 return self.initialize()
+            case worker_messages.HoldTokensCommand():
+                return self.hold(request)
             case worker_messages.LoadCommand():
                 return self.load(request)
             case worker_messages.TrainCommand():
@@ -129,20 +133,43 @@ class WorkerEngine:
         """
         spec = request.spec
         torch.set_num_threads(_checked_threads(request.threads))
-        data = dataset.unpack(request.dataset)
-        is_whole = len(request.dataset) <= limits.WHOLE_DATA_BYTES  # tokens of a larger one were looked at when packed
-        (dataset.check_dataset if is_whole else dataset.check_lengths)(data, spec.model)
+        data, is_here = token_tree.opened(request.dataset), not token_tree.is_root(request.dataset)
+        # Tokens of a larger one were looked at when it was packed, and are when pieces of it come.
+        is_looked_at = is_here and len(request.dataset) <= limits.WHOLE_DATA_BYTES
+        (dataset.check_dataset if is_looked_at else dataset.check_lengths)(data, spec.model)
         built = flat_model.build(spec, request.module, self._store)
         kernels.settle(codec_cost(spec, built.layout.size))
         job = WorkerJob(request, data, built, Sync.of(spec, self._store), flat_model.initial(spec, built))
         built.put(job.start)
         flat_model.check_source(spec, request.module)
         inner_steps.seed(spec, 0, request.member, 0)
-        built.probe(*inner_steps.tensors(data_order.batch(data.train, spec, 0, request.member, 0)))
+        first = data_order.batch(data.train, spec, 0, request.member, 0) if is_here else data_order.made_up(spec)
+        built.probe(*inner_steps.tensors(first))
         self._job, self._round_worker = job, cheating_workers.worker(job)
         self._hold(None, InnerState())
-        entropy = dataset.unigram_entropy(data.train, data.heldout, spec.model.vocabulary)
+        entropy = dataset.unigram_entropy(data.train, data.heldout, spec.model.vocabulary) if is_here else 0.0
         return worker_messages.SetupResult(len(data.train), len(data.heldout), entropy)
+
+    def hold(self, request: worker_messages.HoldTokensCommand) -> worker_messages.HoldTokensResult:
+        """Has these pieces of the data set, and no others.
+
+        Raises RunError FF-TRAIN-080 (all of it is here), SpecError FF-JOB-023 (a token outside the vocabulary).
+        """
+        job = self._setup_done()
+        held: tuple[dict[int, TokenLeaf], dict[int, TokenLeaf]] = {}, {}
+        parts = job.data.train, job.data.heldout
+        for piece in request.pieces:
+            part = parts[piece.is_heldout]
+            if not isinstance(part, TokenLeaves):
+                raise _out_of_order("the whole data set is here")
+            leaves = read_leaves(piece.leaves, part.size, part.dtype)
+            for leaf in leaves.values():
+                check_range("the data set", leaf.tokens, job.spec.model.vocabulary)
+            held[piece.is_heldout].update(leaves)
+        for part, each in zip(parts, held, strict=True):
+            if isinstance(part, TokenLeaves):
+                part.hold(each)
+        return worker_messages.HoldTokensResult(sum(map(len, held)))
 
     def initialize(self) -> worker_messages.StateResult:
         """Round 0's public state, from the seed; the reply carries its snapshot."""

@@ -66,10 +66,9 @@ def _after(job: WorkerJob, params: Float32, rows: Windows, pulse: Pulse) -> floa
 def held_rows(job: WorkerJob, seed: int, count: int) -> Windows:
     """Windows of validation text, shape (count, context): non-overlapping ones, evenly apart."""
     context, tokens = job.spec.model.context, job.data.heldout
-    total = (len(tokens) - 1) // context
-    if total < 1:
+    if len(tokens) <= context:
         return data_order.windows(tokens, context, len(tokens))  # which says so
-    return data_order.cut(tokens, context, [place * context for place in windows_of(seed, total, count)])
+    return data_order.cut(tokens, context, data_order.held_starts(len(tokens), context, seed, count))
 
 
 def own_rows(

@@ -74,6 +74,8 @@ class WorkerReplies:
                 return self._profile()
             case worker_messages.EvaluateCommand() | worker_messages.BaselineCommand():
                 return ReplyBound(worker_messages.LossResult)
+            case worker_messages.HoldTokensCommand():
+                return ReplyBound(worker_messages.HoldTokensResult)
             case worker_messages.LossProbeCommand():
                 count = len(request.parts)
                 return ReplyBound(worker_messages.LossProbeResult).with_more(SCORE * count, ROW * count)

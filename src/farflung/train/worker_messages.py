@@ -18,7 +18,8 @@ from farflung.train.scores import ContributionScore as ScoreOf
 
 
 class SetupCommand(Wire, frozen=True, tag="setup"):
-    """First message: the job. `dataset` is job.dataset's packed form. `member` is the peer's index in the job.
+    """First message: the job. `dataset` is job.dataset's packed form, or the root of a large one (job.token_tree).
+    `member` is the peer's index in the job.
 
     `cheat` is what this provider does instead of its work (train.cheating_workers), known to nobody but its own
     processes.
@@ -106,6 +107,19 @@ class ProfileCommand(Wire, frozen=True, tag="profile"):
     snapshot: Blob
 
 
+class DatasetPiece(Wire, frozen=True):
+    """Some packed leaves (core.canon.token_leaves) of the training part of a data set, or of its validation part."""
+
+    is_heldout: bool
+    leaves: Blob
+
+
+class HoldTokensCommand(Wire, frozen=True, tag="hold"):
+    """Of a data set that setup named by its root: have these pieces, and no others, until the next such command."""
+
+    pieces: tuple[DatasetPiece, ...]
+
+
 class AcceptedPayload(Wire, frozen=True):
     """One accepted contribution of a round."""
 
@@ -168,6 +182,7 @@ Request = (
     | EvaluateCommand
     | LossProbeCommand
     | BaselineCommand
+    | HoldTokensCommand
 )
 
 
@@ -269,6 +284,12 @@ class LossProbeResult(Wire, frozen=True, tag="probed"):
     seconds: float
 
 
+class HoldTokensResult(Wire, frozen=True, tag="holding"):
+    """The pieces are there: so many."""
+
+    pieces: int
+
+
 class WorkerFailure(Wire, frozen=True, tag="broken"):
     """The request failed; the worker's state is as before the request."""
 
@@ -288,5 +309,6 @@ Reply = (
     | ProfileResult
     | LossResult
     | LossProbeResult
+    | HoldTokensResult
     | WorkerFailure
 )

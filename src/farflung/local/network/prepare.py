@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -13,6 +14,7 @@ import msgspec
 
 from farflung.core import limits
 from farflung.core.canon.program import CanonicalProgram
+from farflung.core.canon.token_leaves import pack_leaves
 from farflung.core.codec import decode, encode
 from farflung.core.crypto import NS_OBJECT, digest
 from farflung.core.errors import FarflungError, ProtocolError, VersionError
@@ -24,6 +26,7 @@ from farflung.host.io.code_digest import image_digest
 from farflung.job import dataset, terms_file
 from farflung.job.io.job_files import read_data, read_module
 from farflung.job.spec import AncestorRun, JobSpec, JobTerms, Tolerance
+from farflung.job.token_tree import DatasetRoot, opened, pack_root
 from farflung.local.jobs import base_run
 from farflung.local.network.joined_network import JoinedNetwork
 from farflung.peers.node import graph_trial
@@ -37,6 +40,7 @@ from farflung.peers.rundir.inputs import damaged, module_source, read_terms, wri
 from farflung.peers.rundir.journal import EventEmitter, Journal
 from farflung.train import public_state, worker_messages
 from farflung.train.blobs import Blob
+from farflung.train.data_order import round_leaves
 from farflung.verify.tolerance import tolerance_of
 from farflung.verify.tolerance_margin import check_margins
 
@@ -73,10 +77,9 @@ async def prepare(folder: RunFolder, worker: WorkerHandle, network: JoinedNetwor
     """
     spec, account = network.spec, network.account
     data, module = DatasetFile(folder.dataset_file), module_source(folder)
-    content = await asyncio.to_thread(data.content)
     terms = read_terms(folder, spec) if folder.terms_file.exists() else None
     if terms is not None:
-        _check_inputs(folder, terms, data, content, module)
+        await asyncio.to_thread(_check_inputs, folder, terms, data, module)
     setup = worker_messages.SetupCommand(spec, data.lent(), module, 0, account)
     ready = await ask(worker, setup, worker_messages.SetupResult)
     if terms is not None:
@@ -86,15 +89,20 @@ async def prepare(folder: RunFolder, worker: WorkerHandle, network: JoinedNetwor
     try:
         state = await ask(worker, worker_messages.InitializeCommand(), worker_messages.StateResult)
         layout = TensorLayout.of(dict(state.shapes))
+        large = await asyncio.to_thread(data.root)
+        named = await asyncio.to_thread(data.content) if large is None else large.name
         initial, root, lineage = _first(folder, spec, state, layout)
         write_atomic(folder.initial_file, initial, "run.initial")
-        asked = ProfileRequest(spec, _module_hash(module), content, digest(NS_OBJECT, initial))
+        asked = ProfileRequest(spec, _module_hash(module), named, digest(NS_OBJECT, initial))
         tolerance = await _profile(worker, initial, layout, asked) if spec.is_audited else Tolerance()
         traced = await tracer
-        made = (folder, spec, layout, tolerance, data.parts().train, traced)
+        tokens = data.parts().train if large is None else large.empty()[0]
+        made = (folder, spec, layout, tolerance, tokens, traced)
         parts, unproven = await asyncio.to_thread(trace.classify, *made)
         if parts is not None:
             graph = JobGraph(parts, layout, tolerance, data.lent(), traced.shipped)
+            if large is not None:
+                graph = await asyncio.to_thread(_of_first_round, graph, data, large)
             unproven = await _tried(folder, worker, graph, asked)
         program = CanonicalProgram() if parts is None or unproven else parts.program
     finally:
@@ -102,7 +110,7 @@ async def prepare(folder: RunFolder, worker: WorkerHandle, network: JoinedNetwor
         await asyncio.gather(tracer, return_exceptions=True)
     terms = JobTerms(
         spec,
-        content,
+        named,
         _module_hash(module),
         layout,
         account,
@@ -118,6 +126,12 @@ async def prepare(folder: RunFolder, worker: WorkerHandle, network: JoinedNetwor
     _tell_class(journal, terms)
     _tell_speed(journal, spec)
     return RunInputs(terms, ready)
+
+
+def _of_first_round(graph: JobGraph, data: DatasetFile, root: DatasetRoot) -> JobGraph:
+    """The same with the tokens that member 0 has in round 0, in place of all."""
+    leaves = data.trees().train.leaves(round_leaves(graph.parts.spec, root.train, 0, 0))
+    return graph._replace(data=pack_root(root), tokens=pack_leaves(leaves))
 
 
 async def _tried(folder: RunFolder, worker: WorkerHandle, graph: JobGraph, asked: ProfileRequest) -> str:
@@ -192,14 +206,17 @@ def _module_hash(module: bytes) -> Hash:
     return digest(NS_OBJECT, module) if module else ZERO_HASH
 
 
-def _check_inputs(folder: RunFolder, terms: JobTerms, data: DatasetFile, content: Hash, module: bytes) -> None:
+def _check_inputs(folder: RunFolder, terms: JobTerms, data: DatasetFile, module: bytes) -> None:
     """What a run is resumed from is what its terms say, to the bit; and by that the terms are what they were."""
-    if content != terms.dataset:
+    if not data.is_named(terms.dataset):
         raise damaged(folder.dataset_file, "its hash is not the one in the run's terms")
     if _module_hash(module) != terms.module:
         raise damaged(folder.module_file, "its hash is not the one in the run's terms")
+    large = data.root()
     try:
-        trace.parts(terms, data.parts, trace.graph_bytes(folder))
+        is_root = large is not None and large.name == terms.dataset
+        named = partial(opened, pack_root(large)) if large is not None and is_root else data.parts
+        trace.parts(terms, named, trace.graph_bytes(folder))
     except VersionError:
         raise
     except FarflungError as error:

@@ -176,11 +176,11 @@ def _inputs(folder: RunFolder, terms: JobTerms) -> tuple[DatasetFile, bytes]:
     """Data set and model source, as the terms name them."""
     try:
         data, module = DatasetFile(folder.dataset_file), module_source(folder)
-        content = data.content()
+        is_named = data.is_named(terms.dataset)
     except RunError as error:
         raise _not_here(folder, error.cause) from error
     named = digest(NS_OBJECT, module) if module else ZERO_HASH
-    if content != terms.dataset or named != terms.module:
+    if not is_named or named != terms.module:
         raise _not_here(folder, "dataset.bin or module.py is not what the terms name")
     return data, module
 

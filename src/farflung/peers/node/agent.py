@@ -242,12 +242,13 @@ class NodeAgent:
             raise
 
     def _lease_for(self, proposal: messages.LeaseOfferRequest) -> TrainingLease | AuditLease:
-        terms = proposal.terms
-        workspace = JobWorkspace(self._key, terms, self._disk, self.dial, proposal.dataset_bytes)
-        workspace.threads, account = self._facts.threads, self.voucher_bound.account(terms, self._role.role)
+        terms, sizes = proposal.terms, (proposal.dataset_bytes, self._config.data_cache)
+        workspace = JobWorkspace(self._key, terms, self._disk, self.dial, *sizes)
+        workspace.threads, known = self._facts.threads, (terms.id, workspace.kept_tokens)
+        account = self.voucher_bound.account(terms, self._role.role)
         if self._role.role is LeaseRole.AUDIT:
-            return AuditLease(workspace, account, proposal.chain, partial(self.disputes.found, terms.id))
-        own, private = partial(self.disputes.own, terms.id), self._folder / "private"
+            return AuditLease(workspace, account, proposal.chain, partial(self.disputes.found, *known))
+        own, private = partial(self.disputes.own, *known), self._folder / "private"
         return TrainingLease(workspace, private, account, self._config.cheat, self.endpoint, own)
 
     def _happened(self, event: slots.Event) -> None:
@@ -410,8 +411,7 @@ class NodeAgent:
 
     async def dial(self, peer: PeerId) -> Connection:
         """A connection to a fellow member, directly or through its relay, or the one on which the requester came."""
-        address = self._addresses.get(peer)
-        if address is None:  # not that peer's fault
+        if (address := self._addresses.get(peer)) is None:  # not that peer's fault
             raise PolicyError("FF-APP-047", f"no address is known for {peer[:4].hex()}")
         return await reach(self.path_manager, address)
 

@@ -188,6 +188,7 @@ class AuditLease:
         state = await self._from_peer(opened.state, asked.contribution.peer)
         if not chair.is_start(place, layout, border, state):
             return None
+        await self._workspace.supply(asked.round, (asked.member,), (asked.contribution.peer,))
         try:
             reran = await self._workspace.ask(
                 worker_messages.RerunCommand(packed, asked.member, asked.segment, state, place.steps),
@@ -247,6 +248,9 @@ class AuditLease:
         if graph is None:
             return found
         needed, place = check_memory(graph.parts, memory_bytes()), held.audit.place
+        # other audits may have been run since
+        await self._workspace.supply(place.round, (held.order.member,), (held.order.contribution.peer,))
+        graph = graph._replace(tokens=self._workspace.kept_tokens(place.round, held.order.member))
         first, after = place.borders[place.segment : place.segment + 2]
         steps = held.order.member, first, after - first
         request = AccusationRequest(*graph.about, held.snapshot, place.round, *steps, held.start, claimed)
@@ -308,6 +312,7 @@ class AuditLease:
         parts = tuple(
             worker_messages.AcceptedPayload(c.peer, c.weight, p) for c, p in zip(accepted, payloads, strict=True)
         )
+        await self._workspace.supply(asked.round, asked.members, probe=(seed_of(asked.beacon), probe.windows))
         request = worker_messages.LossProbeCommand(packed, asked.members, parts, probe.windows, seed_of(asked.beacon))
         probed = await self._workspace.ask(request, worker_messages.LossProbeResult)
         self._account.audited(asked.round, probe.tokens(len(accepted), self._terms.spec.model.context))
@@ -380,5 +385,6 @@ class AuditLease:
 
     def end(self) -> None:
         """Deletes what the job left on this disk."""
+        self._workspace.close()
         self._held.clear()
         self.objects.clear()

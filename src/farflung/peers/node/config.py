@@ -17,6 +17,7 @@ allow_modules = false        # whether models of foreign Python may run in the s
 drawn_only = false           # whether jobs are refused whose requester named the verifiers
 cores = 1                    # that its worker uses; 0: all of this computer's
 memory_bytes = 0             # that a job's worker may take; 0: what there is
+data_cache = 1073741824      # bytes of a job's data set that stay on disk, where it does not come whole
 disk_floor = 2147483648      # bytes that must be free before a lease is taken; below a quarter, one ends
 claims = "../jobs"           # where all nodes of one owner say which job each is in; left out: there is one node
 [ledger]                     # one of its validators; [[ledger.others]] are more
@@ -91,6 +92,7 @@ class NodeConfig(RoleConfig, frozen=True):
     allow_modules: bool = False
     drawn_only: bool = False
     disk_floor: Count = 2 * GIB
+    data_cache: Count = GIB
     claims: Path | None = None
     owner: HexId | None = None
     owner_signature: str = ""

@@ -49,7 +49,8 @@ class DisputeJob(Wire, frozen=True):
 class DisputeFile(Wire, frozen=True):
     """One segment of a contribution of `node`. `start` and `claimed`: train.segments form, with weights.
 
-    `borders`: those of the segment under `trace`, which only the node itself shows.
+    `borders`: those of the segment under `trace`, which only the node itself shows. `tokens`: packed leaves of the
+    round's batches (core.canon.token_leaves), where the job's data set is not kept whole.
     """
 
     job: Hash
@@ -62,6 +63,7 @@ class DisputeFile(Wire, frozen=True):
     start: Blob
     claimed: Blob
     borders: tuple[BorderProof, ...] = ()
+    tokens: Blob = b""
 
 
 def own_dispute_file(

@@ -12,13 +12,15 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
+from msgspec.structs import replace
+
 from farflung.core import limits
 from farflung.core.crypto import SigningKey
 from farflung.core.errors import FarflungError, NetworkError, VerificationError, type_and_text
 from farflung.core.ids import Hash, PeerId
 from farflung.core.io.owned_tasks import OwnedTasks
 from farflung.host.io.machine_probe import memory_bytes
-from farflung.job.dataset import unpack
+from farflung.job.token_tree import opened
 from farflung.ledger.motions import ParamsRow
 from farflung.ledger.pinpoint_game import PinpointRow, PinpointStage
 from farflung.ledger.table_rows import JobState, lease_key
@@ -40,7 +42,8 @@ from farflung.verify.segment_audit import SegmentAudit
 
 REST_LOOKS: Final = 20  # looks for a game between two at the job
 
-PartsOf = Callable[[DisputeJob, DiskObjectStore], Awaitable[JobProgramParts]]
+PartsOf = Callable[[DisputeJob, DiskObjectStore, Blob], Awaitable[JobProgramParts]]
+KeptTokens = Callable[[int, int], bytes]  # packed tokens of a round of a seat; nothing where the data set is kept whole
 
 
 class DisputeAgent:
@@ -83,17 +86,26 @@ class DisputeAgent:
             )
         self._cases[case.terms.id] = case, store
 
-    def own(self, job: Hash, place: Place, trace: ContributionTrace, states: worker_messages.OpenSegmentResult) -> None:
+    def own(
+        self,
+        job: Hash,
+        tokens: KeptTokens,
+        place: Place,
+        trace: ContributionTrace,
+        states: worker_messages.OpenSegmentResult,
+    ) -> None:
         """Keeps a drawn segment of this node's own work; durable on return. `states`: as its worker gives them."""
         if job in self._cases:
             case, store = self._cases[job]
-            self._files.keep(case, own_dispute_file(case, self._key.public, place, trace, states), store)
+            made = own_dispute_file(case, self._key.public, place, trace, states)
+            self._files.keep(case, replace(made, tokens=tokens(made.round, made.seat)), store)
 
-    def found(self, job: Hash, seat: int, audit: SegmentAudit, start: Blob, claimed: Blob) -> None:
+    def found(self, job: Hash, tokens: KeptTokens, seat: int, audit: SegmentAudit, start: Blob, claimed: Blob) -> None:
         """Keeps a segment that this node found false by its distance; durable on return. Both as they were opened."""
         if job in self._cases:
             case, store = self._cases[job]
-            self._files.keep(case, found_dispute_file(case.terms, seat, audit, start, claimed), store)
+            made = found_dispute_file(case.terms, seat, audit, start, claimed)
+            self._files.keep(case, replace(made, tokens=tokens(made.round, seat)), store)
 
     async def stay(self) -> None:
         """Looks, until it is cancelled."""
@@ -171,12 +183,12 @@ class DisputeAgent:
             return None
         law = await self._ledger.row(ParamsRow, count_key(job.terms))
         bond_min = law.params.bond_min if law is not None else 0
-        parts = partial(self._parts, case)
+        parts = partial(self._parts, case, dispute_file.tokens)
         lent = self._ledger, case.terms, dispute_file, parts, self._executed, bond_min
         return DisputeGame(*lent, contests=self._contests)
 
-    async def _parts(self, case: DisputeJob) -> JobProgramParts:
-        parts = await self._parts_of(case, self._files.disk)
+    async def _parts(self, case: DisputeJob, tokens: Blob) -> JobProgramParts:
+        parts = await self._parts_of(case, self._files.disk, tokens)
         check_memory(parts, memory_bytes())
         return parts
 
@@ -189,9 +201,12 @@ class DisputeAgent:
         self._channel.report("warning", code=error.code, message=text[:300])
 
 
-async def parts_of(case: DisputeJob, disk: DiskObjectStore) -> JobProgramParts:
-    """The job's program with its parts, out of what is kept. Raises what tracing.parts raises."""
+async def parts_of(case: DisputeJob, disk: DiskObjectStore, tokens: Blob) -> JobProgramParts:
+    """The job's program with its parts, out of what is kept; `tokens`: of its data set, where that is not kept whole.
+
+    Raises what tracing.parts raises.
+    """
     data, shipped = (disk.content(case.job_key, each) for each in (case.start.dataset, case.start.graph))
-    parts = await asyncio.to_thread(program_trace.parts, case.terms, partial(unpack, data), shipped)
+    parts = await asyncio.to_thread(program_trace.parts, case.terms, partial(opened, data, tokens), shipped)
     assert parts is not None  # such jobs alone are attended
     return parts

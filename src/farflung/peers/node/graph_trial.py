@@ -32,6 +32,8 @@ async def try_on_node(workspace: JobWorkspace, graph: JobGraph | None, packed: B
     held = public_state.unpack(packed, terms.layout)
     public = PublicState(workspace.secret_round, held.params, held.vectors)
     assert workspace.worker is not None
+    await workspace.supply(public.round, (member,))
+    graph = graph._replace(tokens=workspace.kept_tokens(public.round, member))
     seconds = NODE_TIMES * STEP_SECONDS
     await try_step(workspace.worker, graph, public, member, workspace.disk.root, seconds)
 

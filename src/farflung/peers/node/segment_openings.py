@@ -262,6 +262,7 @@ class SegmentSealer:
     async def _train_again(self, round: int, tokens: int) -> None:
         """After a crash the worker holds the round's result but not its way: it goes it again, to the same bits."""
         kept = self._private.before(round)
+        await self._workplace.supply(round)
         await self._workplace.ask(
             worker_messages.RewindCommand(round, kept.inner if kept is not None else b""), worker_messages.StateResult
         )

@@ -214,6 +214,8 @@ class TrainingLease:
     async def _compute(self, round: int, steps: int) -> PrivateRoundResult:
         self._is_training = True
         try:
+            await self._workspace.supply(round)
+            self._workspace.look_ahead(round + 1)
             trained = await self._workspace.ask(worker_messages.TrainCommand(round, steps), worker_messages.TrainResult)
         finally:
             self._is_training = False
@@ -366,6 +368,7 @@ class TrainingLease:
 
     def end(self) -> None:
         """Deletes what the job left on this disk; of another job that may be resumed here, objects only."""
+        self._workspace.close()
         self.fanning.leave()
         self._private.end()
         self.objects.clear()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Protocol, TypeVar
 
@@ -12,9 +12,11 @@ from farflung.core.crypto import NS_TRIAL, SigningKey
 from farflung.core.errors import RunError, VerificationError
 from farflung.core.ids import ZERO_HASH, PeerId
 from farflung.job.cheat_names import HONEST
-from farflung.job.dataset import unpack
+from farflung.job.dataset import Dataset, unpack
 from farflung.job.spec import JobTerms
+from farflung.job.token_tree import is_root, read_root
 from farflung.net.messages import MessageKind
+from farflung.peers.node.token_supply import CACHE_BYTES, Probe, TokenSupply
 from farflung.peers.program import trace
 from farflung.peers.program.graph_runs import JobGraph
 from farflung.peers.protocol.job_key import KEY_BYTES
@@ -50,12 +52,23 @@ class JobWorkspace:
     """One job's on one node. `job_key` and `worker` are there once the lease has started."""
 
     def __init__(
-        self, key: SigningKey, terms: JobTerms, disk: DiskObjectStore, dial: objects.Dial, dataset_bytes: int
+        self,
+        key: SigningKey,
+        terms: JobTerms,
+        disk: DiskObjectStore,
+        dial: objects.Dial,
+        dataset_bytes: int,
+        cache_bytes: int = CACHE_BYTES,
     ) -> None:
-        """`dataset_bytes`: what the proposal said of the data set's size."""
+        """`dataset_bytes`: what the proposal said of the data set's size; `cache_bytes`: of pieces of a large one that
+        stay on disk.
+        """
         self.key, self.terms, self.disk, self.dial = key, terms, disk, dial
         self._draw = key.secret(NS_TRIAL, terms.id)
         self._dataset_bytes = dataset_bytes
+        self._cache_bytes = cache_bytes
+        self._supply: TokenSupply | None = None  # of a data set that is not here whole
+        self._member = 0
         self._lists: tuple[ObjectManifest, ...] = ()  # of data set and graph, once they are here
         self.job_key, self.threads = b"", 1  # of its worker
         self.worker: WorkerHandle | None = None
@@ -98,6 +111,9 @@ class JobWorkspace:
         module = await self.bring(start.module, (requester,), MessageKind.JOIN)
         graph = await self.bring(start.graph, (requester,), MessageKind.JOIN)
         self._lists = start.dataset, start.graph
+        self._member = start.member
+        self.close()
+        self._supply = self._supplied(dataset, requester)
         made = await self._made(dataset, graph)
         setup = worker_messages.SetupCommand(
             self.terms.spec, dataset, bytes(module), start.member, self.key.public, self.threads, cheat
@@ -107,7 +123,7 @@ class JobWorkspace:
         return made
 
     async def _made(self, data: memoryview, shipped: memoryview) -> JobGraph | None:
-        parts = await asyncio.to_thread(trace.parts, self.terms, partial(unpack, data), shipped)
+        parts = await asyncio.to_thread(trace.parts, self.terms, self._data(data), shipped)
         return None if parts is None else JobGraph(parts, self.terms.layout, self.terms.tolerance, data, shipped)
 
     @property
@@ -121,6 +137,50 @@ class JobWorkspace:
             return None
         data, graph = [await self.bring(each, (), MessageKind.JOIN) for each in self._lists]
         return await self._made(data, graph)
+
+    def _supplied(self, dataset: memoryview, requester: PeerId) -> TokenSupply | None:
+        if not is_root(dataset):
+            return None
+        root, where = read_root(dataset), (self.job_key, self.disk, self.dial, requester)
+        return TokenSupply(self.terms, root, *where, self._cache_bytes)
+
+    def _data(self, dataset: memoryview) -> Callable[[], Dataset]:
+        supply = self._supply
+        return partial(unpack, dataset) if supply is None else lambda: supply.data
+
+    async def supply(
+        self,
+        round: int,
+        members: tuple[int, ...] | None = None,
+        sources: tuple[PeerId, ...] = (),
+        probe: Probe | None = None,
+    ) -> None:
+        """Gives the worker the tokens of a round of these members (None: of this one), where it has not all data.
+
+        Raises what TokenSupply.bring raises.
+        """
+        if (supply := self._supply) is None:
+            return
+        own = (self._member,)
+        rounds = [(round, member) for member in (own if members is None else members)]
+        if members is None and self.terms.spec.sync.delay and round + 1 < self.terms.spec.rounds:
+            rounds.append((round + 1, self._member))  # it trains ahead
+        pieces = await supply.bring(rounds, sources, probe)
+        await self.ask(worker_messages.HoldTokensCommand(pieces), worker_messages.HoldTokensResult)
+
+    def look_ahead(self, round: int) -> None:
+        """Fetches the own tokens of a round that will come, where not all data are here."""
+        if self._supply is not None and round < self.terms.spec.rounds:
+            self._supply.look_ahead([(round, self._member)])
+
+    def kept_tokens(self, round: int, member: int) -> bytes:
+        """The packed tokens of a member's round, for a dispute about it; nothing where all data are here."""
+        return b"" if self._supply is None else self._supply.kept(round, member)
+
+    def close(self) -> None:
+        """Ends what is fetched ahead."""
+        if self._supply is not None:
+            self._supply.cancel()
 
     async def bring(self, manifest: ObjectManifest, sources: tuple[PeerId, ...], kind: MessageKind) -> memoryview:
         """An object of the job, from the first source that has it, mapped; it stays in the node's store, sealed."""

@@ -31,18 +31,21 @@ MOST_SECONDS: Final = 24 * 3600  # of one process: the segment of an accusation 
 
 
 class JobGraph(NamedTuple):
-    """A job's program, and what it is put together from: the packed data set, and what is shipped of its graph."""
+    """A job's program, and what it is put together from: the packed data set, or the root of a large one, of which
+    `tokens` are packed leaves, and what is shipped of its graph.
+    """
 
     parts: JobProgramParts
     layout: TensorLayout
     tolerance: Tolerance
     data: Blob
     shipped: Blob
+    tokens: Blob = b""
 
     @property
-    def about(self) -> tuple[JobSpec, TensorLayout, Tolerance, Blob, Blob]:
+    def about(self) -> tuple[JobSpec, TensorLayout, Tolerance, Blob, Blob, Blob]:
         """As a request begins (verify.canon.graph_requests)."""
-        return self.parts.spec, self.layout, self.tolerance, self.data, self.shipped
+        return self.parts.spec, self.layout, self.tolerance, self.data, self.tokens, self.shipped
 
 
 async def finding(request: Request, needed: int, folder: Path) -> GraphFinding:

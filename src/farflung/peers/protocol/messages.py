@@ -76,6 +76,7 @@ AUDIT = "audit.run"
 JUDGE = "audit.judge"
 SCORE = "audit.score"
 ATTEST = "audit.attest"
+DATASET = "data.pieces"
 
 
 class LeaseOfferRequest(Wire, frozen=True):
@@ -171,6 +172,16 @@ class LeaseStartRequest(Wire, frozen=True):
     snapshot: ObjectManifest
     snapshot_round: int
     replay: tuple[PastRound, ...]
+
+
+class DatasetPiecesRequest(Wire, frozen=True):
+    """Pieces of a large data set (core.canon.token_leaves), asked of its requester: it answers with the manifest of an
+    object that holds them. `leaves`: their numbers, ascending.
+    """
+
+    job: Hash
+    is_heldout: bool
+    leaves: tuple[int, ...]
 
 
 class LeaseStartReply(Wire, frozen=True):

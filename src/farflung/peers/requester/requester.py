@@ -47,6 +47,7 @@ from farflung.peers.requester.audit_draw import CommitmentAnchors
 from farflung.peers.requester.audit_session import WORKER_GONE
 from farflung.peers.requester.audits import AuditCoordinator
 from farflung.peers.requester.coordinator import Coordinator
+from farflung.peers.requester.dataset_server import DatasetServer
 from farflung.peers.requester.disputes import DisputeMonitor
 from farflung.peers.requester.job_context import JobContext
 from farflung.peers.requester.lease_negotiation import LeaseBudget, StandingAsks, hire, read_asks
@@ -108,6 +109,7 @@ class Requester:
         self._machine, self._assumptions, self._on_closed = machine, assumptions, on_closed
         kernels.settle(codec_cost(job.terms.spec, job.terms.layout.size))
         self._objects = objects.ObjectServer(job.archive.disk, job.payload_bytes)
+        self._data = DatasetServer(job.terms, job.folder, job.archive)
         self._checker = CheckerSupervisor(job.folder.root, job.terms)
         self._coordinator: Coordinator | None = None
         self._recording: LedgerRecorder | None = None
@@ -176,6 +178,8 @@ class Requester:
             raise PolicyError("FF-APP-042", "objects are served to the members of a lease only")
         if method == messages.HELD:
             return await self._fanout.answer(body)
+        if method == messages.DATASET:
+            return await asyncio.to_thread(self._data.serve, body)
         return self._objects.serve(connection.peer, method, body)
 
     async def run(self, ledger: LedgerClient, reach_directory: ReachDirectory, budget: LeaseBudget) -> JobOutcome:
@@ -327,9 +331,9 @@ class Requester:
         roots = {r: root for r, root in roots_by_round(self._job.log.records).items() if r <= round}
         stored = self._job.archive.latest_state(self._terms, roots)
         packed = public_state.pack(stored, self._terms.layout)
-        put, dataset = self._job.archive.put, self._job.folder.dataset_file.read_bytes()
+        put = self._job.archive.put
         module, graph = module_source(self._job.folder), graph_bytes(self._job.folder)
-        supplies = ProviderInputs(put(dataset), put(module), put(graph), put(packed), stored.round)
+        supplies = ProviderInputs(self._data.supplied(), put(module), put(graph), put(packed), stored.round)
         return supplies, replay_plan(self._job.archive, self._job.log.records, stored.round, round)
 
     async def _drive(

@@ -131,7 +131,7 @@ class Archive:
         for old in sorted(self._snapshots.glob("*.bin"))[1:-SNAPSHOTS_KEPT]:
             remove(old, "run.snapshot")
 
-    def put(self, data: bytes) -> ObjectManifest:
+    def put(self, data: bytes | memoryview) -> ObjectManifest:
         """Seals data into the store."""
         with self._putting:
             return self.disk.seal(self._job_key, data)

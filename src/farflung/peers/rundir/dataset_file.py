@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,11 +10,15 @@ from typing import Final
 
 from farflung.core import limits
 from farflung.core.crypto import NS_OBJECT, PieceDigest
+from farflung.core.errors import ProtocolError
 from farflung.core.ids import Hash
+from farflung.core.io.durable_files import write_atomic
 from farflung.core.io.ordinary_files import open_ordinary
+from farflung.core.io.spool_file import mapped
 from farflung.job.dataset import HEAD_BYTES, Dataset, read_head
 from farflung.job.io.token_file import FileTokens
 from farflung.job.safetensors_header import TokenExtent
+from farflung.job.token_tree import DatasetRoot, DatasetTrees, root_of, shard_nodes
 from farflung.peers.rundir.bounded_read import unreadable
 from farflung.train.blobs import Blob, in_file
 
@@ -40,8 +45,43 @@ class DatasetFile:
         train, heldout = (FileTokens(self.path, extent, head.dtype) for extent in extents)
         return Dataset(train, heldout)
 
+    def root(self) -> DatasetRoot | None:
+        """What terms name of a large data set, which no node gets whole. Raises RunError FF-APP-161, FF-CORE-050."""
+        return root_of(self.parts(), self.trees()) if self.size > limits.WHOLE_DATA_BYTES else None
+
+    def is_named(self, name: Hash) -> bool:
+        """Whether terms name this very data set, all of which is read. Raises as `root`."""
+        if self.size > limits.WHOLE_DATA_BYTES:
+            data = self.parts()
+            nodes = shard_nodes(data.train) + shard_nodes(data.heldout)
+            if root_of(data, DatasetTrees.of(data, nodes)).name == name:
+                return True
+        return self.content() == name  # also one that was made when large ones were named so
+
+    def trees(self, *, anew: bool = False) -> DatasetTrees:
+        """The trees over both parts, of which the run's folder keeps the nodes above shards.
+
+        What is kept follows from the data, and nobody need trust it: with other nodes the root is another. `anew`: all
+        data are read for it.
+        """
+        data, kept = self.parts(), self.path.with_suffix(".tree")
+        if not anew:
+            with contextlib.suppress(OSError, ProtocolError), open_ordinary(kept, os.O_NOFOLLOW) as file:
+                return DatasetTrees.of(data, file.read())
+        nodes = shard_nodes(data.train) + shard_nodes(data.heldout)
+        write_atomic(kept, nodes, "run.tree")
+        return DatasetTrees.of(data, nodes)
+
+    def mapped(self) -> memoryview:
+        """All of it, mapped. Raises RunError FF-APP-161."""
+        try:
+            with open_ordinary(self.path, os.O_NOFOLLOW) as file:
+                return mapped(file.fileno(), [self.size])[0]
+        except (OSError, ValueError) as error:
+            raise unreadable(self.path, str(error)) from None
+
     def content(self) -> Hash:
-        """The hash that terms name it by. Raises RunError FF-APP-161."""
+        """The hash of its packed form. Raises RunError FF-APP-161."""
         found = PieceDigest(NS_OBJECT, self.size)
         for piece in self._pieces():
             found.update(piece)

@@ -12,14 +12,16 @@ from farflung.train.blobs import Blob
 
 
 class GraphRequest(Wire, frozen=True):
-    """A job's program, from its parts. `data`: the packed data set; `shipped`: verify.canon.graph_file; `public`: the
-    public state whose weights border 0 leaves out, of whichever round.
+    """A job's program, from its parts. `data`: the packed data set, or the root of a large one (job.token_tree), of
+    which `tokens` are packed leaves; `shipped`: verify.canon.graph_file; `public`: the public state whose weights
+    border 0 leaves out, of whichever round.
     """
 
     spec: JobSpec
     layout: TensorLayout
     tolerance: Tolerance
     data: Blob
+    tokens: Blob
     shipped: Blob
     public: Blob
 

@@ -18,7 +18,7 @@ from farflung.compress import kernels
 from farflung.core.canon.program import SegmentSteps
 from farflung.core.errors import RunError
 from farflung.core.units import Seconds, format_seconds
-from farflung.job import dataset
+from farflung.job import token_tree
 from farflung.train import public_state, segments
 from farflung.train.io import one_shot_process
 from farflung.verify.canon import accusation_check, graph_file, step_check, tensor_kernels
@@ -50,7 +50,7 @@ def answer(request: Request) -> Iterator[GraphFinding]:
 
 def _parts(request: GraphRequest) -> JobProgramParts:
     graph, constants = graph_file.read(request.shipped)
-    tokens = dataset.unpack(request.data).train
+    tokens = token_tree.opened(request.data, request.tokens).train
     return assemble(request.spec, request.layout, request.tolerance, graph, constants, tokens)
 
 
