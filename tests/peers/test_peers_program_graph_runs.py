@@ -29,6 +29,7 @@ ABOUT = (
     LAYOUT,
     match.tolerance(),
     dataset.pack(Dataset(match.TOKENS, match.TOKENS[:100])),
+    b"",  # all of it is there
     encode(pack(match.parts().graph, buffers(match.job().model))),
     public_state.pack(Sync.of(match.SPEC).initial(match.job().start), LAYOUT),
 )
