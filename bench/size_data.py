@@ -2,9 +2,9 @@
 
     python bench/size_data.py [--quick] [--out FILE]
 
-A tiny GPT, 2 providers and 1 verifier on this computer, audited, 3 rounds, on 50 GB of tokens (quick: 2 GB) and on 1 MB.
-What is resident above the small run is told for the process in which it is most. The page cache is told to forget the
-file before the run. Hiring ends when the last provider has joined; the first step is over by the end of round 0.
+A tiny GPT, 2 providers and 1 verifier on this computer, audited, 3 rounds, on 50 GB of tokens (quick: 2 GB) and on
+1 MB. What is resident above the small run is told for the process in which it is most. The page cache is told to forget
+the file before the run. Hiring ends when the last provider has joined; the first step is over by the end of round 0.
 """
 
 from __future__ import annotations

@@ -18,13 +18,18 @@ from farflung.plan.worker_memory import memory, state_file_bytes
 
 
 def bounds_of(spec: JobSpec, dataset_bytes: int, cpu_seconds: int = 0) -> WorkerLimits:
-    """Limits of a process on this machine that does a job's work. `cpu_seconds`: most processor time; 0: no bound."""
+    """Limits of a process on this machine that does a job's work, and maps all of its data set.
+
+    `cpu_seconds`: most processor time; 0: no bound.
+    """
     layout = known_layout(spec)
     if layout is None:
         usable = memory_bytes()
-        return replace(unplanned_limits(usable, cpu_seconds), state_bytes=usable)
-    worker = memory(spec, layout, dataset_bytes, torch=torch_build()).worker
-    return limits_for(worker, cpu_seconds, state_file_bytes(spec, layout))
+        bounds = replace(unplanned_limits(usable, cpu_seconds), state_bytes=usable)
+    else:
+        worker = memory(spec, layout, dataset_bytes, torch=torch_build()).worker
+        bounds = limits_for(worker, cpu_seconds, state_file_bytes(spec, layout))
+    return replace(bounds, address_space=bounds.address_space + dataset_bytes)
 
 
 def bounds_of_lease(proposal: LeaseOfferRequest, threads: int, flops: int) -> WorkerLimits:
