@@ -22,6 +22,7 @@ from app_court import (
     lying,
     slander,
     until,
+    whole,
 )
 from core_tiny_program import SEGMENT
 from dispute_match import Liar
@@ -114,7 +115,7 @@ def test_a_claim_that_is_not_the_kept_one_is_not_answered_with_another(tmp_path:
 
     async def play(court: Court) -> None:
         accused = await court.agent(A)
-        accused.own(job_terms().id, (3, SEGMENT), lying().trace, lying().opened())
+        accused.own(job_terms().id, whole, (3, SEGMENT), lying().trace, lying().opened())
         async with at_work(accused):
             await court.do(REQUESTER, honest().slash(court.genesis.chain))
             await until(lambda: accused._lost)

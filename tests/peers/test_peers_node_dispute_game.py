@@ -29,6 +29,7 @@ from app_court import (
     slander,
     told,
     until,
+    whole,
 )
 from core_tiny_program import ROUND, SEGMENT
 from dispute_match import Liar
@@ -179,7 +180,7 @@ def test_whoever_puts_up_a_bond_against_honest_work_loses_it(tmp_path: Path) -> 
 def test_the_first_segment_of_a_fresh_peer_is_played_from_the_public_weights(tmp_path: Path) -> None:
     async def play(court: Court) -> None:
         agent = await court.agent(A)
-        agent.own(job_terms().id, (ROUND, 0), honest().trace, honest().opened(0))
+        agent.own(job_terms().id, whole, (ROUND, 0), honest().trace, honest().opened(0))
         async with at_work(agent):
             await court.do(REQUESTER, honest().slash(court.genesis.chain, 0))
             about = match.segment(match.border(1), 0)
@@ -234,12 +235,26 @@ def test_nothing_is_kept_where_the_ledger_has_no_disputes_or_the_job_no_program(
         for terms in (job_terms(), replace(job_terms(), program=CanonicalProgram(), unproven="asked")):
             made = court.unattended(A)
             await made.attend(DisputeJob(terms, JOB_KEY, court.start), court.disk)
-            made.own(terms.id, (ROUND, SEGMENT), honest().trace, honest().opened())
+            made.own(terms.id, whole, (ROUND, SEGMENT), honest().trace, honest().opened())
             is_due = court.genesis.params.dispute_ms > 0 and terms is job_terms()
             assert any(job == terms.id for job, _ in made._files.accusable) is is_due
 
     in_court(tmp_path / "1", play, replace(LAW, dispute_ms=0))
     in_court(tmp_path / "2", play)
+
+
+def test_of_a_data_set_in_pieces_those_of_the_round_are_kept(tmp_path: Path) -> None:
+    async def play(court: Court) -> None:
+        made = court.unattended(A)
+        await made.attend(DisputeJob(job_terms(), JOB_KEY, court.start), court.disk)
+        made.own(
+            job_terms().id, lambda *place: repr(place).encode(), (ROUND, SEGMENT), honest().trace, honest().opened()
+        )
+        kept = made._files.find(job_terms().id, A.public, ROUND, SEGMENT)
+        assert kept is not None
+        assert bytes(kept.tokens) == repr((ROUND, court.start.member)).encode()
+
+    in_court(tmp_path, play)
 
 
 def test_what_is_kept_goes_with_the_game_the_job_and_its_rounds(tmp_path: Path) -> None:

@@ -40,6 +40,7 @@ from farflung.peers.validator.requests import LedgerRequestHandler
 from farflung.store.io.disk_store import DiskObjectStore
 from farflung.store.sealed_objects import seal
 from farflung.train import segments, worker_messages
+from farflung.train.blobs import Blob
 from farflung.train.contribution_trace import ContributionTrace, TrainingStatistics
 from farflung.train.run_log import Contribution
 from farflung.train.segments import BorderState
@@ -276,12 +277,12 @@ class Court:
 
     async def accused(self, work: Work, *, contests: bool = False) -> DisputeAgent:
         made = await self.agent(A, contests=contests)
-        made.own(job_terms().id, (ROUND, SEGMENT), work.trace, work.opened())
+        made.own(job_terms().id, whole, (ROUND, SEGMENT), work.trace, work.opened())
         return made
 
     async def accuser(self, work: Work, key: SigningKey = B) -> DisputeAgent:
         made, opened = await self.agent(key), work.opened()
-        made.found(job_terms().id, match.SEAT, work.audit(), opened.start, opened.end)
+        made.found(job_terms().id, whole, match.SEAT, work.audit(), opened.start, opened.end)
         return made
 
     async def ended(self) -> DisputeRow:
@@ -297,7 +298,12 @@ class Court:
             await asyncio.sleep(0.005)
 
 
-async def _parts(_case: DisputeJob, _disk: DiskObjectStore) -> Any:
+def whole(_round: int, _seat: int) -> bytes:
+    """Of a data set that is kept whole no pieces are kept."""
+    return b""
+
+
+async def _parts(_case: DisputeJob, _disk: DiskObjectStore, _tokens: Blob) -> Any:
     return match.parts()
 
 
