@@ -7,7 +7,7 @@ from typing import Final
 from farflung.core.tensor_layout import TensorLayout
 from farflung.core.units import Bytes
 from farflung.job.spec import JobSpec
-from farflung.plan.data_pieces import first_bytes
+from farflung.plan.dataset_traffic import first_bytes
 from farflung.plan.state_vectors import carried_vectors, inner_vectors, outer_vectors
 
 FLOAT: Final = 4

@@ -5,7 +5,7 @@ With N providers, V verifiers, and p, d and s the bytes at the socket of a paylo
     sync     rounds x N x N p where payloads go from pair to pair (a member pushes its payload to one replica, N - 2
              members and the requester fetch it) or by way of one peer, rounds x N p where the relay copies them:
              as the exchange chooses from the lines (plan.exchange_paths); `sync_most` if it chooses otherwise
-    join     N (d + s) + V d: verifiers get public states with their audits; of a large data set (plan.data_pieces) a
+    join     N (d + s) + V d: verifiers get public states with their audits; of a large data set (plan.dataset_traffic) a
              root in place of d, and what rounds and audits lie in
     audit    what verifiers fetch of states (plan.audit_costs), and s for each verifier that has work in a round; s and
            N payloads in a round that is scored
@@ -30,7 +30,7 @@ from farflung.core.units import Bytes
 from farflung.job import proof_class
 from farflung.job.spec import JobSpec
 from farflung.plan import audit_costs
-from farflung.plan.data_pieces import first_bytes, round_bytes
+from farflung.plan.dataset_traffic import first_bytes, round_bytes
 from farflung.plan.exchange_choice import ExchangeForecast, ExchangeWay
 from farflung.plan.exchange_paths import HERE, RunLinks, foreseen, moved
 from farflung.plan.state_vectors import (

@@ -16,7 +16,7 @@ from farflung.core.units import Bytes
 from farflung.job import proof_class
 from farflung.job.codec_cost import codec_cost
 from farflung.job.spec import JobSpec, ModelSpec
-from farflung.plan.data_pieces import held_bytes
+from farflung.plan.dataset_traffic import held_bytes
 from farflung.plan.machine import CPU_BUILD, TorchBuild
 from farflung.plan.state_vectors import FLOAT, carried_vectors, inner_vectors, outer_vectors, payload_bytes
 

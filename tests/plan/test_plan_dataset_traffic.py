@@ -11,7 +11,7 @@ from farflung.core.canon.token_leaves import packed_bytes
 from farflung.core.tensor_layout import TensorLayout
 from farflung.job.gpt_shapes import gpt_shapes
 from farflung.job.spec import JobSpec, ModelSpec, SyncSpec
-from farflung.plan.data_pieces import first_bytes, held_bytes, round_bytes
+from farflung.plan.dataset_traffic import first_bytes, held_bytes, round_bytes
 from farflung.plan.run_disk import least_disk
 from farflung.plan.worker_memory import memory
 from farflung.train import data_order
