@@ -21,7 +21,7 @@ from farflung.job.dataset import Dataset, packed
 from farflung.job.spec import JobSpec, JobTerms, ModelSpec, SyncSpec
 from farflung.job.token_tree import read_root
 from farflung.peers.node.token_supply import TokenSupply
-from farflung.peers.protocol.messages import DatasetPiecesRequest
+from farflung.peers.protocol.messages import DatasetLeavesRequest
 from farflung.peers.requester.dataset_server import DatasetServer
 from farflung.peers.rundir.archive import Archive
 from farflung.peers.rundir.dataset_file import DatasetFile
@@ -62,7 +62,7 @@ class Network:
         return self
 
     async def call(self, method: str, body: bytes, **_: Any) -> bytes:
-        assert method == "data.pieces"
+        assert method == "data.leaves"
         self.asked += 1
         return self.server.serve(body)
 
@@ -151,7 +151,7 @@ def test_an_object_of_another_size_is_not_fetched(made: Any) -> None:
 
 def test_a_requester_hands_out_pieces_that_there_are_in_their_order(made: Any) -> None:
     network = made()
-    asked = DatasetPiecesRequest(network.terms.id, False, (1, 3))
+    asked = DatasetLeavesRequest(network.terms.id, False, (1, 3))
     network.server.serve(encode(asked))
     last = len(DATA.train) // ROOT_CHUNK
     for leaves in ((), (3, 1), (1, 1), (-1, 2), (0, last + 1), tuple(range(limits.DATASET_LEAVES + 1))):

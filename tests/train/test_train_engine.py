@@ -262,16 +262,16 @@ def test_pieces_of_a_data_set_train_to_the_same_bits_and_what_is_missing_is_refu
     with pytest.raises(FarflungError, match="FF-CORE-097"):
         pieces.handle(TrainCommand(0))
     leaves = pack_leaves(trees.train.leaves(data_order.round_leaves(tiny, len(data.train), 0, 0)))
-    held = pieces.handle(worker_messages.HoldTokensCommand((worker_messages.DatasetPiece(False, leaves),)))
+    held = pieces.handle(worker_messages.HoldTokensCommand((worker_messages.DatasetLeaves(False, leaves),)))
     assert held.pieces == len(data_order.round_leaves(tiny, len(data.train), 0, 0)) <= 3
     a, b = whole.handle(TrainCommand(0)), pieces.handle(TrainCommand(0))
     assert (a.payload, a.inner, a.trace) == (b.payload, b.inner, b.trace)
     with pytest.raises(FarflungError, match="FF-TRAIN-080"):
-        whole.handle(worker_messages.HoldTokensCommand((worker_messages.DatasetPiece(False, leaves),)))
+        whole.handle(worker_messages.HoldTokensCommand((worker_messages.DatasetLeaves(False, leaves),)))
     narrow = msgspec.structs.replace(tiny, model=msgspec.structs.replace(tiny.model, vocabulary=200))
     pieces.handle(msgspec.structs.replace(setup(narrow), dataset=pack_root(root_of(data, trees))))
     with pytest.raises(FarflungError, match="FF-JOB-023"):
-        pieces.handle(worker_messages.HoldTokensCommand((worker_messages.DatasetPiece(False, leaves),)))
+        pieces.handle(worker_messages.HoldTokensCommand((worker_messages.DatasetLeaves(False, leaves),)))
 
 
 def test_initialize_reports_every_tensor(engine, tiny):

@@ -5,8 +5,8 @@ With N providers, V verifiers, and p, d and s the bytes at the socket of a paylo
     sync     rounds x N x N p where payloads go from pair to pair (a member pushes its payload to one replica, N - 2
              members and the requester fetch it) or by way of one peer, rounds x N p where the relay copies them:
              as the exchange chooses from the lines (plan.exchange_paths); `sync_most` if it chooses otherwise
-    join     N (d + s) + V d: verifiers get public states with their audits; of a large data set (plan.dataset_traffic) a
-             root in place of d, and what rounds and audits lie in
+    join     N (d + s) + V d: verifiers get public states with their audits; of a large data set (plan.dataset_traffic)
+             a root in place of d, and what rounds and audits lie in
     audit    what verifiers fetch of states (plan.audit_costs), and s for each verifier that has work in a round; s and
            N payloads in a round that is scored
     control  orders, promises, shares, Merkle paths, verdicts and the ledger: rounds, audits, and the start

@@ -107,7 +107,7 @@ class ProfileCommand(Wire, frozen=True, tag="profile"):
     snapshot: Blob
 
 
-class DatasetPiece(Wire, frozen=True):
+class DatasetLeaves(Wire, frozen=True):
     """Some packed leaves (core.canon.token_leaves) of the training part of a data set, or of its validation part."""
 
     is_heldout: bool
@@ -117,7 +117,7 @@ class DatasetPiece(Wire, frozen=True):
 class HoldTokensCommand(Wire, frozen=True, tag="hold"):
     """Of a data set that setup named by its root: have these pieces, and no others, until the next such command."""
 
-    pieces: tuple[DatasetPiece, ...]
+    pieces: tuple[DatasetLeaves, ...]
 
 
 class AcceptedPayload(Wire, frozen=True):

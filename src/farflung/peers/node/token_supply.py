@@ -35,7 +35,7 @@ from farflung.store.io.disk_store import DiskObjectStore
 from farflung.store.sealed_objects import ObjectManifest
 from farflung.train import data_order
 from farflung.train.blobs import Blob
-from farflung.train.worker_messages import DatasetPiece
+from farflung.train.worker_messages import DatasetLeaves
 
 Round = tuple[int, int]  # its number, and the member whose batches it has
 Probe = tuple[int, int]  # the seed of a loss probe, and its windows
@@ -66,7 +66,7 @@ class TokenSupply:
 
     async def bring(
         self, rounds: Iterable[Round], sources: tuple[PeerId, ...] = (), probe: Probe | None = None
-    ) -> tuple[DatasetPiece, ...]:
+    ) -> tuple[DatasetLeaves, ...]:
         """The tokens of these rounds, and of a loss probe; `data` holds them, and no others, from now on.
 
         Raises VerificationError FF-CORE-099 and NetworkError FF-APP-034 (nobody has them).
@@ -80,7 +80,7 @@ class TokenSupply:
         for source, leaves in zip((self._train, self._heldout), held, strict=True):
             source.hold(leaves)
         self._forget({(part, numbers) for part, numbers in wanted})
-        return tuple(DatasetPiece(part, blob) for part, blob in blobs)
+        return tuple(DatasetLeaves(part, blob) for part, blob in blobs)
 
     def look_ahead(self, rounds: Iterable[Round]) -> None:
         """Fetches what these rounds need, while something else is done. What goes wrong shows when they are brought."""
@@ -131,7 +131,7 @@ class TokenSupply:
 
     async def _named(self, pieces: _Pieces) -> ObjectManifest:
         part, numbers = pieces
-        body = encode(messages.DatasetPiecesRequest(self._terms.id, part, numbers))
+        body = encode(messages.DatasetLeavesRequest(self._terms.id, part, numbers))
         connection = await self._dial(self._requester)
         reply = await connection.call(messages.DATASET, body, kind=MessageKind.JOIN, timeout=None)
         manifest = decode(reply, ObjectManifest, limits.CONTROL_BYTES)

@@ -76,7 +76,7 @@ AUDIT = "audit.run"
 JUDGE = "audit.judge"
 SCORE = "audit.score"
 ATTEST = "audit.attest"
-DATASET = "data.pieces"
+DATASET = "data.leaves"
 
 
 class LeaseOfferRequest(Wire, frozen=True):
@@ -174,7 +174,7 @@ class LeaseStartRequest(Wire, frozen=True):
     replay: tuple[PastRound, ...]
 
 
-class DatasetPiecesRequest(Wire, frozen=True):
+class DatasetLeavesRequest(Wire, frozen=True):
     """Pieces of a large data set (core.canon.token_leaves), asked of its requester: it answers with the manifest of an
     object that holds them. `leaves`: their numbers, ascending.
     """

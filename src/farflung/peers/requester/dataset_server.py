@@ -13,7 +13,7 @@ from farflung.core.errors import PolicyError
 from farflung.core.ids import Hash
 from farflung.job.spec import JobTerms
 from farflung.job.token_tree import DatasetTrees, pack_root, root_of
-from farflung.peers.protocol.messages import DatasetPiecesRequest
+from farflung.peers.protocol.messages import DatasetLeavesRequest
 from farflung.peers.rundir.archive import Archive
 from farflung.peers.rundir.dataset_file import DatasetFile
 from farflung.peers.rundir.folder import RunFolder
@@ -42,11 +42,11 @@ class DatasetServer:
         return self._archive.put(data.mapped())
 
     def serve(self, body: bytes) -> bytes:
-        """Answers a DatasetPiecesRequest with the manifest of an object that holds the pieces.
+        """Answers a DatasetLeavesRequest with the manifest of an object that holds the pieces.
 
         Raises PolicyError FF-APP-721: there are no such, or they are too many for one request.
         """
-        asked = decode(body, DatasetPiecesRequest, limits.CONTROL_BYTES)
+        asked = decode(body, DatasetLeavesRequest, limits.CONTROL_BYTES)
         with self._turn:
             if self._trees is None:
                 self._trees = DatasetFile(self._file).trees()
