@@ -20,7 +20,7 @@ from farflung.core.tensor_layout import ROOT_CHUNK, TensorLayout
 from farflung.job.dataset import Dataset, packed
 from farflung.job.spec import JobSpec, JobTerms, ModelSpec, SyncSpec
 from farflung.job.token_tree import read_root
-from farflung.peers.node.token_supply import TokenSupply
+from farflung.peers.node.token_supply import FLOOR, TokenSupply
 from farflung.peers.protocol.messages import DatasetLeavesRequest
 from farflung.peers.requester.dataset_server import DatasetServer
 from farflung.peers.rundir.archive import Archive
@@ -125,10 +125,10 @@ def test_the_next_round_is_fetched_ahead_and_asked_for_once(made: Any) -> None:
 
 def test_the_owner_bounds_what_stays_on_disk(made: Any) -> None:
     network = made(cache_bytes=0)
-    for round in range(3):
+    for round in range(FLOOR + 3):
         asyncio.run(network.supply.bring([(round, 0)]))
-        assert len(network.disk.ids()) == 1
-    assert not network.disk.has(network.manifest.id)
+        assert len(network.disk.ids()) == min(FLOOR, round + 1)
+    assert network.supply.kept(FLOOR + 2, 0) != network.supply.kept(0, 0) == bytes(8)  # of no leaves
 
 
 def test_pieces_of_another_data_set_are_refused(made: Any) -> None:

@@ -6,6 +6,7 @@ Windows begin anywhere with equal probability, so that n pieces drawn of L are L
 from __future__ import annotations
 
 import math
+from typing import Final
 
 from farflung.core import limits
 from farflung.core.ids import ID_BYTES
@@ -14,6 +15,8 @@ from farflung.core.units import Bytes
 from farflung.job.dataset import token_dtype
 from farflung.job.spec import JobSpec
 from farflung.job.token_tree import ROOT_BYTES
+
+KEPT: Final = limits.GIB  # unless a node's owner says otherwise (peers.node.config, data_cache)
 
 
 def is_whole(dataset_bytes: int) -> bool:
@@ -35,6 +38,11 @@ def round_bytes(spec: JobSpec, dataset_bytes: int) -> Bytes:
     drawn = spec.sync.steps * spec.batch * (1 + spec.model.context / ROOT_CHUNK)
     each = item * ROOT_CHUNK + 8 + ID_BYTES * math.ceil(math.log2(count))
     return Bytes(math.ceil(count * -math.expm1(-drawn / count) * each))
+
+
+def kept_bytes(spec: JobSpec, dataset_bytes: int) -> Bytes:
+    """What a node, or the requester, keeps of it on disk, besides what all get: the last rounds' up to a bound."""
+    return Bytes(min(KEPT, spec.rounds * round_bytes(spec, dataset_bytes)))
 
 
 def held_bytes(spec: JobSpec, dataset_bytes: int) -> Bytes:

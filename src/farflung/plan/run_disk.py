@@ -7,7 +7,7 @@ from typing import Final
 from farflung.core.tensor_layout import TensorLayout
 from farflung.core.units import Bytes
 from farflung.job.spec import JobSpec
-from farflung.plan.dataset_traffic import first_bytes
+from farflung.plan.dataset_traffic import first_bytes, kept_bytes
 from farflung.plan.state_vectors import carried_vectors, inner_vectors, outer_vectors
 
 FLOAT: Final = 4
@@ -25,4 +25,5 @@ def least_disk(spec: JobSpec, layout: TensorLayout, dataset_bytes: int) -> Bytes
     workers = spec.network.providers + spec.verifiers + 1
     public = (SNAPSHOTS + 2 * workers) * (1 + outer_vectors(spec.sync))
     states = public + spec.network.providers * (private + borders)
-    return Bytes(dataset_bytes + first_bytes(dataset_bytes) + state * states)
+    data = dataset_bytes + first_bytes(dataset_bytes) + kept_bytes(spec, dataset_bytes) * (spec.network.providers + 1)
+    return Bytes(data + state * states)

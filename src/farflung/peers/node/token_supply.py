@@ -41,6 +41,7 @@ Round = tuple[int, int]  # its number, and the member whose batches it has
 Probe = tuple[int, int]  # the seed of a loss probe, and its windows
 _Pieces = tuple[bool, tuple[int, ...]]  # of the validation part or not, and which leaves
 CACHE_BYTES: Final = limits.GIB
+FLOOR: Final = 4  # fetches that stay whatever the bound is: a round is opened for an audit while the next is trained
 
 
 class TokenSupply:
@@ -56,7 +57,7 @@ class TokenSupply:
         requester: PeerId,
         cache_bytes: int,
     ) -> None:
-        """`cache_bytes`: of pieces that stay on disk, those asked for last; what is being used stays in any case."""
+        """`cache_bytes`: of pieces that stay on disk, those asked for last; the last FLOOR stay in any case."""
         self._terms, self._root, self._job_key = terms, root, job_key
         self._disk, self._dial, self._requester, self._cache_bytes = disk, dial, requester, cache_bytes
         self._train, self._heldout = root.empty()
@@ -162,7 +163,7 @@ class TokenSupply:
     def _forget(self, used: set[_Pieces]) -> None:
         """The pieces that were asked for longest ago go, until the rest keep the owner's bound."""
         left = sum(manifest.size for manifest in self._kept.values()) - self._cache_bytes
-        for pieces, manifest in list(self._kept.items()):
+        for pieces, manifest in list(self._kept.items())[:-FLOOR]:
             if left > 0 and pieces not in used:
                 del self._kept[pieces]
                 self._disk.delete(manifest.id)

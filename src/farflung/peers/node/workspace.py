@@ -68,7 +68,7 @@ class JobWorkspace:
         self._dataset_bytes = dataset_bytes
         self._cache_bytes = cache_bytes
         self._supply: TokenSupply | None = None  # of a data set that is not here whole
-        self._member = 0
+        self._member, self._is_honest = 0, True
         self._lists: tuple[ObjectManifest, ...] = ()  # of data set and graph, once they are here
         self.job_key, self.threads = b"", 1  # of its worker
         self.worker: WorkerHandle | None = None
@@ -111,7 +111,7 @@ class JobWorkspace:
         module = await self.bring(start.module, (requester,), MessageKind.JOIN)
         graph = await self.bring(start.graph, (requester,), MessageKind.JOIN)
         self._lists = start.dataset, start.graph
-        self._member = start.member
+        self._member, self._is_honest = start.member, cheat == HONEST
         self.close()
         self._supply = self._supplied(dataset, requester)
         made = await self._made(dataset, graph)
@@ -165,6 +165,8 @@ class JobWorkspace:
         rounds = [(round, member) for member in (own if members is None else members)]
         if members is None and self.terms.spec.sync.delay and round + 1 < self.terms.spec.rounds:
             rounds.append((round + 1, self._member))  # it trains ahead
+        if not self._is_honest:
+            rounds.append((0, self._member))  # the batches of a demonstration's shortcut
         pieces = await supply.bring(rounds, sources, probe)
         await self.ask(worker_messages.HoldTokensCommand(pieces), worker_messages.HoldTokensResult)
 
