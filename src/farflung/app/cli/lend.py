@@ -56,6 +56,7 @@ class LendOptions(NamedTuple):
     least_price: LeastPrice = LeastPrice(MICRO)
     allow_modules: bool = False
     drawn_only: bool = False
+    data_gb: float = 1.0
 
     @property
     def role(self) -> str:
@@ -99,6 +100,7 @@ class LendOptions(NamedTuple):
 @click.option("--least-price", default="0.000001", type=LeastPriceParam(), metavar="CREDITS", help=_ASK)
 @click.option("--allow-modules", is_flag=True, help="Run models of foreign Python, in the sandbox.")
 @click.option("--drawn-only", is_flag=True, hidden=True, help="No jobs whose requester named the verifiers.")
+@click.option("--data-gb", default=1.0, hidden=True, type=click.FloatRange(0), help="Of a job's data, kept on disk.")
 @click.option("--service", is_flag=True, help="Write a systemd user unit and end.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
 def lend(words: tuple[str, ...], service: bool, as_json: bool, **given: Any) -> None:
@@ -254,6 +256,7 @@ def _configured(
         "cores": options.cores,
         "memory_bytes": int(options.memory_gb * _GB),
         "disk_floor": int(options.disk_gb * _GB),
+        "data_cache": int(options.data_gb * _GB),
         "allow_modules": options.allow_modules,
         "drawn_only": options.drawn_only,
         # On a network that is on one computer its owner is everybody, as in a local run.
