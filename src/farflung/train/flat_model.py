@@ -27,7 +27,7 @@ from farflung.train.models import gpt
 from farflung.train.optim import ParameterLayout
 from farflung.train.pass_numerics import PLAIN, PassSetting
 from farflung.train.recomputation import blocks_of, recomputed
-from farflung.train.vector_store import IN_MEMORY, VectorStore, kept
+from farflung.train.vector_store import IN_MEMORY, VectorStore, copy, kept
 
 FINITE: Final = "forward(x, y) must return one finite scalar tensor that depends on the parameters"
 HEADS: Final = ("head", "lm_head", "unembed")
@@ -75,7 +75,7 @@ class FlatModel:
 
     def put(self, params: Float32) -> None:
         """Takes parameters of shape (size,), by copy."""
-        self.params.numpy()[:] = params
+        copy(self.params.numpy(), params)
 
     def take(self) -> Float32:
         """A copy of the parameters, shape (size,), read-only."""

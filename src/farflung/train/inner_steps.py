@@ -11,6 +11,7 @@ import warnings
 from collections.abc import Callable
 from typing import Literal, NamedTuple
 
+import numpy as np
 import torch
 from msgspec.structs import replace
 from torch import Tensor
@@ -28,7 +29,7 @@ from farflung.train.flat_model import FlatModel
 from farflung.train.optim import OptimState
 from farflung.train.schedule import learning_rate
 from farflung.train.segments import BorderState
-from farflung.train.vector_store import is_finite, kept
+from farflung.train.vector_store import copy, is_finite, kept
 
 Pulse = Callable[[], None]
 # Step of the round -> inputs and targets, shape (rows, context).
@@ -81,8 +82,7 @@ def run_steps(
     optimizer = _resumed(spec, model, at)
     if at.residual is not None:
         optimizer = optim.begun(spec, optimizer, only_read(at.residual))
-    for vector in (at.params, *at.vectors, at.residual):
-        leave(vector)
+        leave(at.residual)
     losses: list[float] = []
     largest = 0.0
     for step in steps:
@@ -187,7 +187,12 @@ def _resumed(spec: JobSpec, model: FlatModel, at: BorderState) -> OptimState:
     """The optimizer's state before a step, which `optim.step` may write to."""
     if not at.vectors:
         return optim.fresh(spec.optimizer, model.params)
-    return OptimState(at.step, tuple(only_read(vector).clone() for vector in at.vectors))
+    return OptimState(at.step, tuple(map(_own, at.vectors)))
+
+
+def _own(vector: Float32) -> Tensor:
+    copy(own := np.empty_like(vector), vector)
+    return torch.from_numpy(own)
 
 
 def _diverged(spec: JobSpec, round: int, cause: str) -> RunError:

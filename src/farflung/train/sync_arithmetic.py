@@ -43,7 +43,7 @@ from farflung.train import fragments
 from farflung.train.fragments import Fragment
 from farflung.train.public_state import PARAMS, PENDING, PublicState
 from farflung.train.schedule import learning_rate
-from farflung.train.vector_store import IN_MEMORY, VectorStore, blocks, kept
+from farflung.train.vector_store import IN_MEMORY, VectorStore, blocks, copy, difference, kept
 from farflung.train.worker_messages import AcceptedPayload
 
 # A clipped gradient's elements are at most 1 in size, and 64 is where fixed point saturates.
@@ -126,10 +126,9 @@ class Sync:
 
     def _copied(self, vector: Float32) -> Float32:
         """A copy, to be written to."""
-        copy = self.store.new(vector.size)
-        copy[:] = vector
-        self.store.rest()
-        return copy
+        own = self.store.new(vector.size)
+        copy(own, vector)
+        return own
 
     def public_names(self, round: int) -> frozenset[str]:
         """Names of all vectors, each as long as the weights, that public state may hold before `round`.
@@ -167,7 +166,7 @@ class Sync:
         """
         if not again:
             end = self._without_decay(state.round, layout, self.start(state, offset), end)
-        change = end - state.params
+        change = difference(end, state.params)
         sync = self.spec.sync
         if sync.delay and offset is not None and state.round > 0:
             before = self.fragment(state.round - 1, layout).place  # sent already, and still in the offset

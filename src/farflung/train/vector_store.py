@@ -11,6 +11,7 @@ from typing import Final, Protocol
 
 import numpy as np
 
+from farflung.core.mapped_pages import leave
 from farflung.core.tensor_layout import Float32
 
 BLOCK: Final = 1 << 20  # elements that are worked on at once where an operation would copy its whole vector
@@ -42,11 +43,28 @@ IN_MEMORY: Final = MemoryStore()
 
 def kept(store: VectorStore, vector: Float32) -> Float32:
     """A read-only copy of a vector in the store."""
-    copy = store.new(vector.size)
-    copy[:] = vector
-    copy.flags.writeable = False
-    store.rest()
-    return copy
+    own = store.new(vector.size)
+    copy(own, vector)
+    own.flags.writeable = False
+    return own
+
+
+def copy(into: Float32, vector: Float32) -> None:
+    """Copies a vector to another one, block by block: no more than a block of either stays in memory on its account."""
+    for place in blocks(slice(0, vector.size)):
+        into[place] = vector[place]
+        leave(into[place])
+        leave(vector[place])
+
+
+def difference(end: Float32, start: Float32) -> Float32:
+    """end - start in memory, shape (size,), read likewise."""
+    found = np.empty(end.size, np.float32)
+    for place in blocks(slice(0, end.size)):
+        np.subtract(end[place], start[place], out=found[place])
+        leave(end[place])
+        leave(start[place])
+    return found
 
 
 def blocks(place: slice) -> list[slice]:
@@ -56,4 +74,8 @@ def blocks(place: slice) -> list[slice]:
 
 def is_finite(vector: Float32) -> bool:
     """Whether no element is NaN or infinite."""
-    return all(bool(np.isfinite(vector[place]).all()) for place in blocks(slice(0, vector.size)))
+    for place in blocks(slice(0, vector.size)):
+        if not np.isfinite(vector[place]).all():
+            return False
+        leave(vector[place])
+    return True
