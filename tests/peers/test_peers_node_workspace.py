@@ -7,17 +7,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from farflung.core.crypto import NS_OBJECT, digest, local_key
 from farflung.core.errors import NetworkError, RunError, VerificationError
-from farflung.core.ids import ZERO_HASH, PeerId
+from farflung.core.ids import ZERO_HASH, Hash, PeerId
 from farflung.core.tensor_layout import TensorLayout
 from farflung.job.spec import JobSpec, JobTerms
+from farflung.job.token_tree import DatasetRoot, pack_root
+from farflung.peers.node.token_supply import TokenSupply
 from farflung.peers.node.workspace import JobWorkspace, ask
 from farflung.peers.protocol.messages import LeaseStartRequest
 from farflung.store.io.disk_store import DiskObjectStore
 from farflung.store.sealed_objects import seal
 from farflung.train import worker_messages
+from farflung.train.worker_messages import DatasetLeaves
 
 ME, REQUESTER = local_key(1, "verifier"), local_key(1, "requester").public
 DATA, JOB_KEY = b"a packed data set", bytes(range(32))
@@ -68,6 +72,42 @@ def test_a_worker_that_was_never_told_the_job_does_not_count_as_set_up(tmp_path:
     (setup,) = worker.asked
     assert isinstance(setup, worker_messages.SetupCommand)
     assert (setup.dataset, setup.module) == (DATA, b"")
+
+
+def test_of_a_large_data_set_a_round_is_brought_before_it_is_worked_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = DiskObjectStore(tmp_path, "provider.store")
+    named = pack_root(DatasetRoot(1, 10_000, 5_000, Hash(bytes(32)), Hash(bytes(32))))
+    manifest, chunks = seal(JOB_KEY, named)
+    disk.put(manifest, chunks)
+    begin = replace(start(disk), dataset=manifest, member=2)
+    asked = list[object]()
+
+    async def bring(_: TokenSupply, rounds: object, *more: object) -> tuple[DatasetLeaves, ...]:
+        asked.append((rounds, *more))
+        return (DatasetLeaves(False, b"leaves"),)
+
+    async def work(spec: JobSpec) -> list[object]:
+        place = JobWorkspace(ME, replace(TERMS, spec=spec), disk, nobody, len(named))
+        worker = Scripted(READY)
+        await place.enter(begin, JOB_KEY, worker, REQUESTER)
+        worker.reply = worker_messages.HoldTokensResult(1)
+        await place.supply(3)
+        await place.supply(4, (0, 1), (ME.public,), (9, 8))
+        setup, *held = worker.asked
+        assert isinstance(setup, worker_messages.SetupCommand)
+        assert setup.dataset == named
+        assert held == [worker_messages.HoldTokensCommand((DatasetLeaves(False, b"leaves"),))] * 2
+        return asked
+
+    monkeypatch.setattr(TokenSupply, "bring", bring)
+    spec = JobSpec(rounds=9)
+    seen = asyncio.run(work(spec))
+    assert seen == [([(3, 2)], (), None), ([(4, 0), (4, 1)], (ME.public,), (9, 8))]
+    asked.clear()
+    ahead = replace(spec, sync=replace(spec.sync, delay=1))
+    assert asyncio.run(work(ahead))[0] == ([(3, 2), (4, 2)], (), None)  # it trains the next round ahead
 
 
 def test_a_start_brings_what_the_terms_name_and_nothing_else(tmp_path: Path) -> None:

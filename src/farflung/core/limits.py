@@ -159,7 +159,7 @@ REASON_LENGTH: Final = 300  # characters of why a job is outcome only
 TEXT_BYTES: Final = 8 << 30  # of text that one job names: it is read into memory when the job is prepared
 DATA_BYTES: Final = 1 << 40  # of a packed data set
 WHOLE_DATA_BYTES: Final = 64 * MIB  # of one that every node gets whole; of a larger one it fetches what it needs
-DATASET_LEAVES: Final = 1 << 14  # pieces of a large one that are asked for at once: 64 to 256 MiB
+DATASET_LEAVES: Final = 1 << 11  # of a large one, that are asked for at once: 8 to 32 MiB, which its requester holds
 PROGRAM_PLACES: Final = 8 << 30  # where a window of a proven job's data may start: law
 
 # Plans of parallel training
