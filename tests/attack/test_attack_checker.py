@@ -20,7 +20,8 @@ from farflung.core.ids import ZERO_HASH
 from farflung.job.spec import AuditSpec
 from farflung.peers.requester import payload_checks
 from farflung.peers.requester.payload_checks import CheckerSupervisor
-from farflung.train.io.worker import HEAD_BYTES
+from farflung.train import blobs
+from farflung.train.io.worker import HEAD_BYTES, WorkerChannel
 from farflung.train.run_log import Contribution, payload_hash
 from farflung.verify.io.checker import CheckerState
 from farflung.verify.submission_checks import PayloadCheckRequest, Request, RoundFlagsRequest, TrainingStatement
@@ -44,14 +45,12 @@ class Process:
 
     async def _serve(self) -> None:
         loop = asyncio.get_running_loop()
-        data = b""
-        while piece := await loop.sock_recv(self._theirs, 1 << 16):
-            data += piece
-            size = int.from_bytes(data[:HEAD_BYTES], "little")
-            if len(data) < HEAD_BYTES + size:
-                continue
-            message, data = data[HEAD_BYTES : HEAD_BYTES + size], b""
-            request = decode(message, cast(type[Any], Request), limits.PIPE_BYTES)
+        while head := await loop.sock_recv(self._theirs, HEAD_BYTES):
+            size, data = int.from_bytes(head, "little"), b""
+            while len(data) < size:
+                data += await loop.sock_recv(self._theirs, size - len(data))
+            request = decode(data, cast(type[Any], Request), limits.WORKER_BYTES)
+            request = blobs.put(request, iter(await self._lent(blobs.count(request))))
             if self._kills(request, len(self.asked)):
                 break
             if self._stops(request):
@@ -60,6 +59,14 @@ class Process:
             reply = encode(self.desk.handle(request))
             await loop.sock_sendall(self._theirs, len(reply).to_bytes(HEAD_BYTES, "little") + reply)
         self._theirs.close()
+
+    async def _lent(self, count: int) -> list[memoryview]:
+        if count:
+            ready = asyncio.Event()
+            asyncio.get_running_loop().add_reader(self._theirs, ready.set)
+            await ready.wait()
+            asyncio.get_running_loop().remove_reader(self._theirs)
+        return WorkerChannel(self._theirs.fileno(), self._theirs.fileno()).lent(count)
 
     def terminate(self) -> str:
         self.socket.close()

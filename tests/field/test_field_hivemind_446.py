@@ -222,7 +222,7 @@ def _key(path: Path) -> None:
 
 
 def _base(path: Path) -> None:
-    kept = base_run.BaseWeights((), LAYOUT, b"")
+    kept = base_run.BaseWeights((), LAYOUT)
     path.write_bytes(base_run.file_of(base_run._BASE, kept))
 
 

@@ -16,6 +16,7 @@ from farflung.core.money import format_credits, parse_credits
 from farflung.core.tensor_layout import TensorLayout
 from farflung.core.units import Bytes
 from farflung.job.codec_cost import codec_cost
+from farflung.job.methods.registry import method_of
 from farflung.job.spec import (
     AuditSpec,
     DataSpec,
@@ -45,6 +46,7 @@ from farflung.plan.run_duration import (
 from farflung.plan.run_plan import advise, describe_sync
 from farflung.plan.run_price import audit_units, expected_audits, price, worst_audits
 from farflung.plan.run_traffic import PUSH, on_wire, ring_bytes, traffic
+from farflung.plan.state_vectors import densities
 from farflung.plan.worker_memory import (
     AGENT,
     BASELINE,
@@ -264,16 +266,16 @@ def test_too_little_memory_is_refused_and_the_advice_fits() -> None:
         advise(spec(network=peers(providers=fit + 1)), LAYOUT, 12_000_000, small)
 
 
-@pytest.mark.parametrize(("changes", "vectors"), [({}, 1), ({"outer_momentum": 0.9}, 2)])
-def test_a_state_that_no_process_reads_is_refused_before_anything_is_spent(
+@pytest.mark.parametrize(("changes", "vectors"), [({"error_decay": 0.0}, 4), ({"fragments": 2}, 5)])
+def test_a_state_that_no_store_takes_is_refused_before_anything_is_spent(
     changes: dict[str, Any], vectors: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """At the bound itself, walked across: what is planned can be written and read."""
+    """At the bound itself, walked across: weights, both vectors of AdamW, and what is carried."""
     spec = JobSpec(sync=sparse(**changes))
     size = limits.MIB + 4 * LAYOUT.size * vectors
-    monkeypatch.setattr(limits, "PIPE_BYTES", size)
+    monkeypatch.setattr(limits, "OBJECT_BYTES", size)
     assert advise(spec, LAYOUT, 1000, MACHINE).parameters == LAYOUT.size
-    monkeypatch.setattr(limits, "PIPE_BYTES", size - 1)
+    monkeypatch.setattr(limits, "OBJECT_BYTES", size - 1)
     with pytest.raises(PolicyError, match="FF-PLAN-003") as refused:
         advise(spec, LAYOUT, 1000, MACHINE)
     assert f"{LAYOUT.size - 1:,} parameters or fewer" in refused.value.hint
@@ -510,3 +512,14 @@ def test_something_measured_that_was_not_planned_is_off() -> None:
     free = advise(spec(unit_price="0"), LAYOUT, 1, MACHINE)
     assert is_off(compare(free, MeasuredRun(paid=1))[0])
     assert not is_off(compare(free, MeasuredRun(paid=0))[0])
+
+
+def test_a_payload_that_nobody_accepts_is_refused_before_anything_is_spent(monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = JobSpec(sync=sparse())
+    (topk,) = densities(spec.sync, spec.rounds)
+    longest = method_of(spec.sync.method).codec(spec.sync, topk).bound(LAYOUT)
+    monkeypatch.setattr(limits, "PAYLOAD_BYTES", longest)
+    assert advise(spec, LAYOUT, 1000, MACHINE).parameters == LAYOUT.size
+    monkeypatch.setattr(limits, "PAYLOAD_BYTES", longest - 1)
+    with pytest.raises(PolicyError, match="FF-COMP-023"):
+        advise(spec, LAYOUT, 1000, MACHINE)

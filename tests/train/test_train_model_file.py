@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 
+import msgspec
 import numpy as np
 import pytest
 import safetensors.numpy
@@ -126,3 +127,17 @@ def test_tensors_of_another_size_than_the_card_says_are_refused():
     with pytest.raises(FarflungError) as caught:
         model_file.flat(said, model_file.gpt_layout(said), tensors)
     assert caught.value.code == "FF-TRAIN-102"
+
+
+@pytest.mark.parametrize("name", ["plain", 'quo"ted\\', "tab\tand ü \x7f \u2028"])
+def test_the_file_is_what_safetensors_writes_and_its_tensors_what_it_reads(name):
+    """It is written and read piece by piece, and the library holds all of it."""
+    job = terms(ModelSpec(kind="module", context=8, vocabulary=9, module="m.py:build"))
+    job = msgspec.structs.replace(job, layout=TensorLayout.of({name: (3, 2), "a": (4,), "b": ()}))
+    public = state(job)
+    data = model_file.write(job, public)
+    card = model_file.text(model_file.of(job, public.round))
+    assert data == safetensors.numpy.save(dict(job.layout.unflatten(public.params)), {"farflung": card})
+    theirs, ours = safetensors.numpy.load(data), model_file.tensors_of(data)
+    assert ours.keys() == theirs.keys()
+    assert all(np.array_equal(ours[each], theirs[each]) for each in ours)

@@ -18,13 +18,11 @@ def walked(data: bytes | bytearray | memoryview) -> Iterator[memoryview]:
     """All of it in pieces of PIECE_BYTES, in order; the pages of each leave when the next one is asked for."""
     view = memoryview(data).cast("B")
     mapping = _mapping(view)
-    if mapping is None:
-        yield view
-        return
     for at in range(0, len(view), PIECE_BYTES):
         piece = view[at : at + PIECE_BYTES]
         yield piece
-        _leave(mapping, piece)
+        if mapping is not None:
+            _leave(mapping, piece)
 
 
 def leave(data: Any) -> None:

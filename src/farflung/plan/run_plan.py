@@ -6,6 +6,7 @@ from typing import Final
 
 import msgspec
 
+from farflung.compress.codecs import check_bound
 from farflung.core import limits
 from farflung.core.errors import PolicyError
 from farflung.core.events import PlanEvent
@@ -22,7 +23,7 @@ from farflung.plan.machine import MachineMeasurements
 from farflung.plan.run_duration import RunDuration, alone_seconds, answer_seconds, duration
 from farflung.plan.run_price import RunPrice, price
 from farflung.plan.run_traffic import RunTraffic, lasting, traffic
-from farflung.plan.state_vectors import FLOAT, codec_of, outer_vectors
+from farflung.plan.state_vectors import FLOAT, carried_vectors, codec_of, densities, inner_vectors, outer_vectors
 from farflung.plan.worker_memory import StepMemory, WorkerMemory, memory
 
 HEADROOM: Final = 0.95  # share of the machine's usable memory that a plan may fill
@@ -126,7 +127,7 @@ def advise(
     step: StepMemory | None = None,
 ) -> RunPlan:
     """Plans a local run, with its traced `step` where there is one; raises PolicyError FF-PLAN-001 (budget),
-    FF-PLAN-002 (memory) or FF-PLAN-003 (a state that is read at once is too large).
+    FF-PLAN-002 (memory), FF-PLAN-003 (a state is too large for a store) or FF-COMP-023 (a payload is too long).
     """
     _refuse_too_large_states(spec, layout)
     sent = traffic(spec, layout, dataset_bytes, codec_of(spec.sync, spec.rounds), network)
@@ -156,18 +157,19 @@ def advise(
 
 
 def _refuse_too_large_states(spec: JobSpec, layout: TensorLayout) -> None:
-    """The first public state is the largest file of a run that some process reads whole."""
-    vectors = 1 + outer_vectors(spec.sync)
+    """Each state is one object of a store, and so is each payload. Raises PolicyError FF-PLAN-003, FF-COMP-023."""
+    method = method_of(spec.sync.method)
+    for topk in densities(spec.sync, spec.rounds):
+        check_bound(method.codec(spec.sync, topk), layout)
+    vectors = max(1 + outer_vectors(spec.sync), 1 + inner_vectors(spec) + carried_vectors(spec.sync))
     size = FLOAT * layout.size * vectors + limits.MIB  # with its head
-    if size <= limits.PIPE_BYTES:
-        return
-    others = f" and {vectors - 1} more vectors as long as they are, of {spec.sync.method}" if vectors > 1 else ""
-    raise PolicyError(
-        "FF-PLAN-003",
-        f"the run's public state has {format_bytes(size)}, and {format_bytes(limits.PIPE_BYTES)} are read at once",
-        cause=f"{layout.size:,} parameters: weights{others}",
-        hint=f"take a model of {(limits.PIPE_BYTES - limits.MIB) // (FLOAT * vectors):,} parameters or fewer",
-    )
+    if size > limits.OBJECT_BYTES:
+        raise PolicyError(
+            "FF-PLAN-003",
+            f"a state of this run has {format_bytes(size)}, and a store takes {format_bytes(limits.OBJECT_BYTES)}",
+            cause=f"{layout.size:,} parameters, and {vectors - 1} more vectors as long as they are",
+            hint=f"take a model of {(limits.OBJECT_BYTES - limits.MIB) // (FLOAT * vectors):,} parameters or fewer",
+        )
 
 
 def _refuse_too_little_memory(need: WorkerMemory, spec: JobSpec, machine: MachineMeasurements) -> None:

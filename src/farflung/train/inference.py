@@ -50,7 +50,7 @@ def answer(request: Request) -> Iterator[Answer]:
 
 
 def _built(request: Request) -> tuple[ModelFileHeader, FlatModel]:
-    header, tensors = model_file.read(bytes(request.data))
+    header, tensors = model_file.read(request.data)
     if header.kind == "gpt":
         model_file.fit(header, model_file.gpt_layout(header), tensors)  # before memory is taken for it
     model = models.build(JobSpec(model=header.model), request.source)

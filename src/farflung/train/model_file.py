@@ -7,6 +7,7 @@ is in it.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from pathlib import PurePath
@@ -14,11 +15,10 @@ from typing import Any, Final, Literal
 
 import msgspec
 import numpy as np
-import safetensors.numpy
 from numpy.typing import NDArray
 
 from farflung.core import limits
-from farflung.core.crypto import NS_OUTPUT, digest
+from farflung.core.crypto import NS_OUTPUT, PieceDigest
 from farflung.core.errors import FarflungError, UsageError, VerificationError, VersionError
 from farflung.core.file_header import FileFormat, other_version
 from farflung.core.ids import Hash
@@ -27,6 +27,7 @@ from farflung.job.gpt_shapes import gpt_shapes
 from farflung.job.proof_class import PROVEN, UNPROVEN
 from farflung.job.spec import JobSpec, JobTerms, ModelSpec
 from farflung.job.spec_checks import check
+from farflung.train.blobs import Blob
 from farflung.train.public_state import PublicState
 
 KEY: Final = "farflung"
@@ -36,6 +37,14 @@ _MODULE: Final = re.compile(r"[^`<>/\\]{1,255}:[A-Za-z_][A-Za-z0-9_]{0,255}")
 FORMAT: Final = 1
 _FORM: Final = FileFormat("model", FORMAT, "export it there: `farflung export` writes what other programs read")
 HEAD_BYTES: Final = 64 << 20  # the longest head that is looked at
+_FLOAT: Final = 4
+_DTYPES: Final = {
+    name: np.dtype(code)
+    for name, code in [
+        ("F64", "<f8"), ("F32", "<f4"), ("F16", "<f2"), ("I64", "<i8"), ("I32", "<i4"), ("I16", "<i2"), ("I8", "i1"),
+        ("U64", "<u8"), ("U32", "<u4"), ("U16", "<u2"), ("U8", "u1"), ("BOOL", "?"),
+    ]
+}  # fmt: skip
 
 
 class _Version(msgspec.Struct, frozen=True):
@@ -105,28 +114,78 @@ def text(header: ModelFileHeader) -> str:
 
 def write(terms: JobTerms, public: PublicState) -> bytes:
     """The model file of a public state: the same state gives the same bytes, in any process."""
-    tensors = dict(terms.layout.unflatten(public.params))
-    return bytes(safetensors.numpy.save(tensors, {KEY: text(of(terms, public.round))}))
+    return b"".join(pieces(terms, public))
 
 
-def read_text(data: bytes) -> str | None:
+def pieces(terms: JobTerms, public: PublicState) -> tuple[bytes, memoryview]:
+    """The same in two parts: its head, as safetensors writes it, and the weights where they are. Names of a layout are
+    sorted, as they are there.
+    """
+    head: dict[str, Any] = {"__metadata__": {KEY: text(of(terms, public.round))}}
+    for tensor, place in terms.layout.slices():
+        where = [_FLOAT * place.start, _FLOAT * place.stop]
+        head[tensor.name] = {"dtype": "F32", "shape": tensor.shape, "data_offsets": where}
+    said = msgspec.json.encode(head)
+    said += b" " * (-len(said) % 8)
+    weights = np.ascontiguousarray(public.params, "<f4").data.cast("B")
+    return len(said).to_bytes(8, "little") + said, weights
+
+
+def read_text(data: Blob) -> str | None:
     """The text of the card as it is in a file's head, if there is one. Raises UsageError FF-TRAIN-100."""
-    length = int.from_bytes(data[:8], "little")
-    if len(data) < 8 or length > min(HEAD_BYTES, len(data) - 8):
+    return _head(data)[1].get(KEY)
+
+
+def _head(data: Blob) -> tuple[int, dict[str, str], dict[str, msgspec.Raw]]:
+    """Where the tensors begin, what is said beside them, and what of each. Raises UsageError FF-TRAIN-100."""
+    view = memoryview(data)
+    length = int.from_bytes(view[:8], "little")
+    if len(view) < 8 or length > min(HEAD_BYTES, len(view) - 8):
         raise _no_model("it does not begin like a safetensors file")
     try:
-        head = msgspec.json.decode(data[8 : 8 + length], type=dict[str, msgspec.Raw])
-        beside = msgspec.json.decode(head.get("__metadata__", b"{}"), type=dict[str, str])
+        head = msgspec.json.decode(view[8 : 8 + length], type=dict[str, msgspec.Raw])
+        beside = msgspec.json.decode(head.pop("__metadata__", msgspec.Raw(b"{}")), type=dict[str, str])
     except (ValueError, RecursionError) as error:
         raise _no_model(f"its head is damaged: {error}") from None
     if len(head) > limits.TENSORS:
         raise _no_model(f"it has more than {limits.TENSORS} tensors")
-    return beside.get(KEY)
+    return 8 + length, beside, head
 
 
-def read(data: bytes) -> tuple[ModelFileHeader, Mapping[str, NDArray[Any]]]:
-    """The card and the tensors of a model file. Raises UsageError FF-TRAIN-100 (no such file), -101 (no card),
-    VersionError FF-CORE-095 (of a later version).
+class _TensorPlace(msgspec.Struct, frozen=True):
+    """What a head says of one tensor."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    data_offsets: tuple[int, int]
+
+
+def tensors_of(data: Blob) -> dict[str, NDArray[Any]]:
+    """The tensors of a safetensors file, as read-only views of it: one behind the other, and nothing beside them, as
+    that format wants it. Raises UsageError FF-TRAIN-100.
+    """
+    start, _, head = _head(data)
+    try:
+        said = {name: msgspec.json.decode(raw, type=_TensorPlace) for name, raw in head.items()}
+    except (ValueError, RecursionError) as error:
+        raise _no_model(f"its head is damaged: {error}") from None
+    view, end = memoryview(data).toreadonly()[start:], 0
+    found: dict[str, NDArray[Any]] = {}
+    for name, each in sorted(said.items(), key=lambda item: item[1].data_offsets):
+        dtype, size = _DTYPES.get(each.dtype), each.data_offsets[1] - each.data_offsets[0]
+        is_sound = dtype is not None and min(each.shape, default=0) >= 0 and each.data_offsets[0] == end
+        if dtype is None or not is_sound or size != dtype.itemsize * math.prod(each.shape) or end + size > len(view):
+            raise _no_model(f"tensor {name[:80]!r} is not where its head says")
+        found[name] = np.frombuffer(view[end : end + size], dtype).reshape(each.shape)
+        end += size
+    if end != len(view):
+        raise _no_model("it has bytes that are no tensor's")
+    return found
+
+
+def read(data: Blob) -> tuple[ModelFileHeader, Mapping[str, NDArray[Any]]]:
+    """The card and the tensors of a model file, as views of it. Raises UsageError FF-TRAIN-100 (no such file), -101 (no
+    card), VersionError FF-CORE-095 (of a later version).
     """
     said = read_text(data)
     if said is None:
@@ -140,12 +199,12 @@ def read(data: bytes) -> tuple[ModelFileHeader, Mapping[str, NDArray[Any]]]:
         _check_version(said)
         header = msgspec.json.decode(said, type=ModelFileHeader)
         check(JobSpec(name=header.name, model=header.model))
-        tensors = safetensors.numpy.load(data)
+        tensors = tensors_of(data)
     except VersionError:
         raise
     except FarflungError as error:
         raise _no_model(error.message) from None
-    except Exception as error:  # safetensors raises its own untyped errors
+    except (ValueError, RecursionError) as error:
         raise _no_model(str(error)) from None
     if not _is_sayable(header):
         raise _no_model("it names no job, no number of rounds or no module that there can be")
@@ -204,6 +263,9 @@ def _no_model(cause: str) -> UsageError:
     )
 
 
-def model_hash(data: bytes) -> Hash:
-    """The digest under which a model file stands on the ledger."""
-    return digest(NS_OUTPUT, data)
+def model_hash(*parts: Blob) -> Hash:
+    """The digest under which a model file, given in parts, stands on the ledger."""
+    found = PieceDigest(NS_OUTPUT, sum(map(len, parts)))
+    for part in parts:
+        found.update(part)
+    return found.value()

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 import msgspec
 
 from farflung.core.ids import Hash
+from farflung.train.blobs import Blob
 
 
 class ExportedRun(msgspec.Struct, frozen=True):
@@ -18,12 +19,12 @@ class ExportedRun(msgspec.Struct, frozen=True):
 
     genesis: bytes
     terms: bytes
-    initial: bytes
+    initial: Blob
     entries: tuple[bytes, ...]
     log_bytes: int
     blocks: tuple[bytes, ...]
     receipts: tuple[bytes, ...]
-    payload: Callable[[Hash], bytes]
-    model: bytes
+    payload: Callable[[Hash], Blob]
+    model: Blob
     evidence: tuple[bytes, ...] = ()
     receipt_files: Mapping[str, bytes] = {}

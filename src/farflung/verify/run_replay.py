@@ -14,16 +14,16 @@ the evidence of an accusation lies beside the log, it sees that the accusation h
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
-import safetensors.numpy
+from numpy.typing import NDArray
 
 from farflung.core import limits
 from farflung.core.codec import decode
-from farflung.core.crypto import NS_OUTPUT, digest
 from farflung.core.errors import FarflungError, VerificationError
 from farflung.core.ids import ZERO_HASH, Hash, PeerId
+from farflung.core.mapped_pages import walked
 from farflung.core.money import parse_credits
 from farflung.core.tensor_layout import TensorLayout
 from farflung.job import proof_class, terms_file
@@ -32,6 +32,7 @@ from farflung.job.spec import AncestorRun, JobTerms
 from farflung.job.spec_checks import check
 from farflung.ledger import genesis_file
 from farflung.train import model_file
+from farflung.train.blobs import Blob
 from farflung.train.public_state import PublicState
 from farflung.train.run_log import BeaconRecord, Record, RunEndRecord, RunLogEntry, RunStartRecord, read_log
 from farflung.verify import ledger_replay
@@ -162,17 +163,23 @@ def _records(exported: ExportedRun, terms: JobTerms) -> list[Record]:
     return records
 
 
-def _model(data: bytes, terms: JobTerms, public: PublicState) -> Hash:
+def _model(data: Blob, terms: JobTerms, public: PublicState) -> Hash:
     """The model file holds the final public state, float32 and bit for bit, and says what it is; returns its digest."""
     try:
-        tensors = safetensors.numpy.load(data)
-    except Exception as error:  # the library raises its own untyped errors
-        raise VerificationError("FF-VERI-040", "the model file cannot be read", cause=str(error)[:200]) from error
-    is_same = tensors.keys() == {t.name for t in terms.layout.tensors}
-    is_same = is_same and all(tensor.dtype == np.float32 for tensor in tensors.values())
-    flat = terms.layout.flatten(tensors) if is_same else public.params[:0]
-    is_public = flat.tobytes() == public.params.tobytes()
+        tensors, said = model_file.tensors_of(data), model_file.read_text(data)
+    except FarflungError as error:
+        raise VerificationError("FF-VERI-040", "the model file cannot be read", cause=error.cause[:200]) from error
+    wanted = {tensor.name: public.params[place].reshape(tensor.shape) for tensor, place in terms.layout.slices()}
+    is_public = tensors.keys() == wanted.keys() and all(_are_equal(tensors[name], wanted[name]) for name in wanted)
     require(is_public, "FF-VERI-041", "the model file is not the public state at the end of the log")
-    is_named = model_file.read_text(data) == model_file.text(model_file.of(terms, public.round))
+    is_named = said == model_file.text(model_file.of(terms, public.round))
     require(is_named, "FF-VERI-044", "the model file describes another model than the terms")
-    return digest(NS_OUTPUT, data)
+    return model_file.model_hash(data)
+
+
+def _are_equal(one: NDArray[Any], other: NDArray[Any]) -> bool:
+    """Whether two tensors are the same, bit for bit; piece by piece, for one of them may be mapped."""
+    if (one.dtype, one.shape) != (other.dtype, other.shape):
+        return False
+    pairs = zip(walked(one.data), walked(other.data), strict=True)
+    return all(np.array_equal(np.frombuffer(a, np.uint8), np.frombuffer(b, np.uint8)) for a, b in pairs)

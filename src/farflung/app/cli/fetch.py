@@ -31,7 +31,7 @@ _OUT = click.option("--out", type=click.Path(file_okay=True, path_type=Path), he
 _JSON = click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
 
 
-def _write(folder: Path, files: Mapping[str, bytes]) -> list[dict[str, Any]]:
+def _write(folder: Path, files: Mapping[str, bytes | memoryview]) -> list[dict[str, Any]]:
     """Writes the files; what was written, for people and programs."""
     load.write_files(folder, files)
     return [
@@ -67,7 +67,11 @@ def fetch(name: str | None, out: Path | None, as_json: bool) -> None:
     load.check_free(folder)
     held = load.open_model(str(run.root))
     found = load.on_ledger(run, held.data)
-    files = {MODEL: held.data, RECEIPT: load.receipt_bytes(run), RESOLVED: load.settings(run)}
+    files: dict[str, bytes | memoryview] = {
+        MODEL: held.data,
+        RECEIPT: load.receipt_bytes(run),
+        RESOLVED: load.settings(run),
+    }
     if held.source:
         files[MODULE] = held.source
     rows = _write(folder, files)

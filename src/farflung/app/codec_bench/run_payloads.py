@@ -19,6 +19,7 @@ from farflung.peers.rundir.export import read_export
 from farflung.peers.rundir.folder import RunFolder
 from farflung.plan.state_vectors import has_residual, payload_bytes
 from farflung.train import public_state, worker_messages
+from farflung.train.blobs import Blob
 from farflung.train.public_state import PublicState
 from farflung.train.run_log import Contribution, RunLogEntry, RunStartRecord, accepted_by_round, payload_hash, read_log
 from farflung.train.sync_arithmetic import Sync
@@ -59,7 +60,7 @@ class _RecordedLog(NamedTuple):
             worker_messages.AcceptedPayload(c.peer, c.weight, self._payload(c)) for c in self.accepted.get(round, ())
         ]
 
-    def _payload(self, contribution: Contribution) -> bytes:
+    def _payload(self, contribution: Contribution) -> Blob:
         payload = self.exported.payload(contribution.payload)
         if payload_hash(payload) != contribution.payload:
             raise VerificationError("FF-APP-192", "a payload of this run is not the one in its log")

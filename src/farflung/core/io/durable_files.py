@@ -22,6 +22,7 @@ from farflung.core import limits
 from farflung.core.errors import FarflungError, RunError, VerificationError
 from farflung.core.io.ordinary_files import ForeignFileError, open_ordinary, open_own
 from farflung.core.io.record_search import holds_record
+from farflung.core.mapped_pages import walked
 
 _HEAD: Final = 8  # bytes of a record's length and checksum
 
@@ -84,8 +85,10 @@ def _write(file: int, data: bytes | bytearray | memoryview, name: str) -> None:
     if _is_due(name):
         os.write(file, view[: len(view) // 2])
         _die()
-    while view:
-        view = view[os.write(file, view) :]
+    for piece in walked(view):
+        left = piece
+        while left:
+            left = left[os.write(file, left) :]
 
 
 def sync_folder(folder: Path, label: str) -> None:

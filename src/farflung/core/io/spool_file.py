@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from farflung.core.io.durable_files import full_disk
+from farflung.core.io.ordinary_files import open_ordinary
 from farflung.core.mapped_pages import walked
 
 ALIGNMENT: Final = 64  # of each blob's place: its vectors can be used where they lie
@@ -97,6 +98,15 @@ def spooled(blobs: Iterable[Sequence[bytes | memoryview]], folder: Path | None) 
         spool.close()
         raise
     return spool
+
+
+def mapped_file(path: Path, flags: int = 0) -> memoryview:
+    """Read-only view of an ordinary file that lies there, and that nobody cuts off. `flags`: os.open's further ones.
+
+    Raises OSError.
+    """
+    with open_ordinary(path, flags) as file:
+        return mapped(file.fileno(), [os.fstat(file.fileno()).st_size])[0]
 
 
 def mapped(descriptor: int, sizes: Sequence[int]) -> list[memoryview]:

@@ -1,8 +1,8 @@
 """Loads the run that a new one builds on (V4), after proving it from its own log, and stores it.
 
-What is kept (`base.bin`) are its final weights and what the new run's terms say of it; nothing outside the folder is
-read again. The new run begins with fresh state in all other respects: momentum and moments belong to another
-schedule and perhaps to another method, and what peers held privately left with them.
+What is kept are its final public state (`base-state.bin`) and what the new run's terms say of it (`base.bin`, written
+last); nothing outside the folder is read again. The new run begins with fresh state in all other respects: momentum and
+moments belong to another schedule and perhaps to another method, and what peers held privately left with them.
 """
 
 from __future__ import annotations
@@ -12,40 +12,41 @@ import time
 from pathlib import Path
 from typing import Final
 
-import numpy as np
-
 from farflung.core import limits
 from farflung.core.codec import Wire
 from farflung.core.errors import FarflungError, SpecError, UsageError, VerificationError
 from farflung.core.events import LineageEvent
 from farflung.core.file_header import FileFormat, file_of, value_of
 from farflung.core.io.durable_files import write_atomic
+from farflung.core.io.spool_file import mapped_file
 from farflung.core.tensor_layout import TensorLayout
 from farflung.job.spec import AncestorRun, JobSpec
 from farflung.peers.network import model_transfer
 from farflung.peers.network.account import own_account
 from farflung.peers.network.model_transfer import ModelSource
 from farflung.peers.network.published_model import PREFIX, query_of
+from farflung.peers.rundir.bounded_read import unreadable
 from farflung.peers.rundir.export import read_export
 from farflung.peers.rundir.folder import RunFolder
 from farflung.peers.rundir.genesis import chain_of
 from farflung.peers.rundir.journal import EventEmitter
 from farflung.peers.rundir.network_record import read_genesis, read_network
 from farflung.peers.rundir.runs import command_name, resolve_again, runs_folder
+from farflung.train import public_state
+from farflung.train.blobs import parts_of
 from farflung.train.public_state import PublicState
 from farflung.train.sync_arithmetic import Sync
 from farflung.verify.run_replay import ReplayResult, prove_base
 
 _GENESIS: Final = "genesis.bin"
-_BASE: Final = FileFormat("base-weights")
+_BASE: Final = FileFormat("base-weights", 2)
 
 
 class BaseWeights(Wire, frozen=True):
-    """Final weights of a proven run, float32 of shape (layout.size,) as bytes, and the lineage of who begins there."""
+    """Of a proven run whose final state is kept: its tensors, and the lineage of who begins with its weights."""
 
     lineage: tuple[AncestorRun, ...]
     layout: TensorLayout
-    params: bytes
 
 
 async def read_base(folder: RunFolder, spec: JobSpec, base: Path, journal: EventEmitter) -> None:
@@ -74,7 +75,8 @@ async def read_base(folder: RunFolder, spec: JobSpec, base: Path, journal: Event
             proven.public,
         )
         merges, signatures = proven.report.merges, proven.report.signatures
-    kept = BaseWeights(lineage, layout, public.params.tobytes())
+    kept = BaseWeights(lineage, layout)
+    write_atomic(folder.base_state_file, iter(parts_of(public_state.pieces(public, layout))), "run.base")
     write_atomic(folder.base_file, file_of(_BASE, kept), "run.base")
     jobs = tuple(ancestor.job.hex() for ancestor in lineage)
     journal.emit(
@@ -128,14 +130,19 @@ def kept_base(folder: RunFolder) -> BaseWeights | None:
     """What the run stands on, if it stands on one. Raises VersionError FF-CORE-095, ProtocolError FF-CORE-096."""
     if not folder.base_file.exists():
         return None
-    return value_of(_BASE, folder.base_file.read_bytes(), BaseWeights, limits.PIPE_BYTES)
+    return value_of(_BASE, folder.base_file.read_bytes(), BaseWeights, limits.CONTROL_BYTES)
 
 
-def first_state(base: BaseWeights, spec: JobSpec, layout: TensorLayout) -> PublicState:
-    """Round 0's public state: the weights of `base`, all else fresh. Raises SpecError FF-APP-352: another layout."""
+def first_state(folder: RunFolder, base: BaseWeights, spec: JobSpec, layout: TensorLayout) -> PublicState:
+    """Round 0's public state: the weights that `base` ended with, all else fresh. Raises SpecError FF-APP-352 (another
+    layout), RunError FF-APP-161, and what public_state.unpack raises.
+    """
     check_layout(layout, base.layout)
-    params = np.frombuffer(base.params, np.float32)
-    return Sync.of(spec).initial(params)
+    try:
+        kept = mapped_file(folder.base_state_file)
+    except OSError as error:
+        raise unreadable(folder.base_state_file, error.strerror or str(error)) from None
+    return Sync.of(spec).initial(public_state.unpack(kept, layout).params)
 
 
 def check_layout(layout: TensorLayout, start: TensorLayout) -> None:

@@ -17,6 +17,7 @@ from farflung.core.file_header import check_json
 from farflung.core.ids import ZERO_HASH, Hash, PeerId
 from farflung.core.io.durable_files import write_atomic
 from farflung.core.io.ordinary_files import LINK
+from farflung.core.io.spool_file import mapped_file
 from farflung.job.spec import JobSpec
 from farflung.ledger.receipt_file import BYTES, check_receipt_file, read_receipt_file
 from farflung.ledger.table_rows import JobRow, JobState
@@ -28,6 +29,7 @@ from farflung.peers.rundir.inputs import RESOLVED, read_terms
 from farflung.peers.rundir.journal import read_timeline
 from farflung.peers.rundir.runs import command_name, resolve_again, runs_folder
 from farflung.train import model_file
+from farflung.train.blobs import Blob
 from farflung.train.model_file import ModelFileHeader, model_hash
 
 MODEL: Final = "model.safetensors"
@@ -38,7 +40,7 @@ class SavedModel(NamedTuple):
     """A model file with its bytes, and the source of the module beside it (b"" for the built-in GPT)."""
 
     path: Path
-    data: bytes
+    data: memoryview
     card: ModelFileHeader
     tensors: Mapping[str, NDArray[Any]]
     source: bytes
@@ -82,7 +84,10 @@ def finished(name: str | None) -> RunFolder:
 
 def _read(path: Path, run: RunFolder | None) -> SavedModel:
     flags = os.O_NOFOLLOW if run is not None else 0  # a run may be a stranger's
-    data = read_file(path, limits.PIPE_BYTES, flags)
+    try:
+        data = mapped_file(path, flags)
+    except OSError as error:
+        raise unreadable(path, error.strerror or str(error)) from None
     said, tensors = model_file.read(data)
     if said.kind == "gpt":
         # What follows builds it by the sizes that the file claims.
@@ -132,7 +137,7 @@ class ModelRecord(NamedTuple):
     is_named: bool
 
 
-def on_ledger(run: RunFolder, data: bytes) -> ModelRecord:
+def on_ledger(run: RunFolder, data: Blob) -> ModelRecord:
     """The hash of a run's model file, compared with what the ledger recorded, by the run's own receipt.
 
     The receipt is the requester's, of the end of this very job. Raises VerificationError FF-APP-162 (another file
@@ -166,7 +171,7 @@ def _requester(run: RunFolder, spec: JobSpec) -> PeerId:
     return NetworkKeys(spec).requester.public
 
 
-def _job(run: RunFolder, spec: JobSpec, data: bytes) -> Hash:
+def _job(run: RunFolder, spec: JobSpec, data: Blob) -> Hash:
     """The job by its terms; where another farflung wrote them by the model's card, which the recorded hash covers."""
     try:
         return read_terms(run, spec).id
@@ -204,7 +209,7 @@ def check_free(out: Path) -> None:
     )
 
 
-def write_files(out: Path, files: Mapping[str, bytes]) -> None:
+def write_files(out: Path, files: Mapping[str, bytes | memoryview]) -> None:
     """Writes whole files into a new or empty folder, all or none. Raises UsageError FF-APP-163, RunError FF-APP-164."""
     try:
         check_free(out)

@@ -14,9 +14,11 @@ from farflung.job.spec import JobSpec, JobTerms
 from farflung.peers.node.workspace import WorkerHandle, ask
 from farflung.peers.rundir.journal import EventEmitter
 from farflung.train import worker_messages
+from farflung.train.blobs import Blob, in_file
 
 T = TypeVar("T")
 
+GONE: Final = "FF-TRAIN-113"  # of a state that the requester keeps no more
 NO_NUMBER: Final = "FF-TRAIN-058"  # of a model whose loss is NaN or infinite
 
 
@@ -78,16 +80,18 @@ class Evaluator:
         while self._next is not None:
             (round, stored), self._next = self._next, None
             try:
-                packed = stored.read_bytes()
+                packed = in_file(stored, stored.stat().st_size)
             except OSError:
                 continue
             await self._score(round, packed)
 
-    async def _score(self, round: int, packed: bytes) -> None:
+    async def _score(self, round: int, packed: Blob) -> None:
         """A loss on the way to the last one: the run goes on without it, and says so."""
         try:
             score = await self.score(packed, self._terms.spec.evaluate.tokens)
         except FarflungError as error:
+            if error.code == GONE:
+                return
             text = f"the validation loss of round {round} was not measured: {error.message}: {error.cause}"
             self._journal.emit(WarningEvent(code=error.code, message=text[:300], hint=error.hint or ""))
             if error.code == NO_NUMBER:
@@ -96,11 +100,11 @@ class Evaluator:
         self._journal.emit(EvaluationEvent(round=round, loss=score.loss, tokens=score.tokens))
         self._hear(round, score.loss)
 
-    async def score(self, packed: bytes, tokens: int) -> worker_messages.LossResult:
+    async def score(self, packed: Blob, tokens: int) -> worker_messages.LossResult:
         """Validation loss of a state (train.public_state form) on the first `tokens` validation tokens."""
         return await ask(self._worker, worker_messages.EvaluateCommand(packed, tokens), worker_messages.LossResult)
 
-    async def baseline(self, initial: bytes, threads: int) -> float:
+    async def baseline(self, initial: Blob, threads: int) -> float:
         """Validation loss of a single machine on the same tokens, from public state in train.public_state form.
 
         Every few rounds' worth of steps it tells how far that is, with the loss on as many tokens as in a run.

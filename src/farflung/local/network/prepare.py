@@ -21,6 +21,7 @@ from farflung.core.errors import FarflungError, ProtocolError, VersionError
 from farflung.core.events import WarningEvent
 from farflung.core.ids import ZERO_HASH, Hash
 from farflung.core.io.durable_files import write_atomic
+from farflung.core.io.spool_file import mapped_file
 from farflung.core.tensor_layout import TensorLayout
 from farflung.host.io.code_digest import image_digest
 from farflung.job import dataset, terms_file
@@ -39,7 +40,7 @@ from farflung.peers.rundir.folder import RunFolder
 from farflung.peers.rundir.inputs import damaged, module_source, read_terms, write_account
 from farflung.peers.rundir.journal import EventEmitter, Journal
 from farflung.train import public_state, worker_messages
-from farflung.train.blobs import Blob
+from farflung.train.blobs import Blob, parts_of
 from farflung.train.data_order import round_leaves
 from farflung.verify.tolerance import tolerance_of
 from farflung.verify.tolerance_margin import check_margins
@@ -92,7 +93,8 @@ async def prepare(folder: RunFolder, worker: WorkerHandle, network: JoinedNetwor
         large = await asyncio.to_thread(data.root)
         named = await asyncio.to_thread(data.content) if large is None else large.name
         initial, root, lineage = _first(folder, spec, state, layout)
-        write_atomic(folder.initial_file, initial, "run.initial")
+        write_atomic(folder.initial_file, iter(parts_of(initial)), "run.initial")
+        initial = mapped_file(folder.initial_file)
         asked = ProfileRequest(spec, _module_hash(module), named, digest(NS_OBJECT, initial))
         tolerance = await _profile(worker, initial, layout, asked) if spec.is_audited else Tolerance()
         traced = await tracer
@@ -142,7 +144,7 @@ async def _tried(folder: RunFolder, worker: WorkerHandle, graph: JobGraph, asked
     request = TrialRequest(*asked)
     if await asyncio.to_thread(cache.find, request) is not None:
         return ""
-    public = public_state.unpack(folder.initial_file.read_bytes(), graph.layout)
+    public = public_state.unpack(mapped_file(folder.initial_file), graph.layout)
     try:
         await graph_trial.try_step(worker, graph, public, 0, folder.root)
     except FarflungError as error:
@@ -175,8 +177,8 @@ def _first(
     base = base_run.kept_base(folder)
     if base is None:
         return made.snapshot, made.root, ()
-    state = base_run.first_state(base, spec, layout)
-    return public_state.pack(state, layout), state.root(layout), base.lineage
+    state = base_run.first_state(folder, base, spec, layout)
+    return public_state.pieces(state, layout), state.root(layout), base.lineage
 
 
 async def _profile(worker: WorkerHandle, initial: Blob, layout: TensorLayout, asked: ProfileRequest) -> Tolerance:
@@ -197,7 +199,7 @@ async def _profile(worker: WorkerHandle, initial: Blob, layout: TensorLayout, as
 def _kept_profile(asked: ProfileRequest) -> worker_messages.ProfileResult | None:
     kept = cache.find(asked)
     try:
-        return None if kept is None else decode(kept, worker_messages.ProfileResult, limits.PIPE_BYTES)
+        return None if kept is None else decode(kept, worker_messages.ProfileResult, limits.WORKER_BYTES)
     except ProtocolError:
         return None
 
@@ -222,7 +224,7 @@ def _check_inputs(folder: RunFolder, terms: JobTerms, data: DatasetFile, module:
     except FarflungError as error:
         raise damaged(folder.graph_file, error.message) from error
     try:
-        initial = public_state.unpack(folder.initial_file.read_bytes(), terms.layout)
+        initial = public_state.unpack(mapped_file(folder.initial_file), terms.layout)
         public_state.check(initial, terms.layout, 0, terms.initial_root)
     except VersionError:
         raise

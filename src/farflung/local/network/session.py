@@ -64,6 +64,7 @@ from farflung.plan.run_duration import ALONE_THREADS
 from farflung.plan.run_plan import RunPlan
 from farflung.plan.run_traffic import ring_bytes
 from farflung.plan.worker_memory import StepMemory
+from farflung.train.blobs import Blob, in_file
 from farflung.train.rounds import REASON_DIVERGED, REASON_STOPPED
 from farflung.watch.phrases import many
 
@@ -241,7 +242,7 @@ class RunSession:
 
     async def _measured(self, evaluator: Evaluator, prepared: RunInputs) -> events.RunResultEvent:
         """The job, from its first round to its result."""
-        initial = self._folder.initial_file.read_bytes()
+        initial = _lent(self._folder.initial_file)
         before = evaluator.begin(self._score(evaluator, 0, initial))
         outcome = run_end.read_outcome(await self._processes.coordinate(self._allowed()))
         await evaluator.idle()
@@ -287,10 +288,10 @@ class RunSession:
             "relay_most": reserve.most,
         }
 
-    def _last_state(self, outcome: JobEndReport) -> bytes:
+    def _last_state(self, outcome: JobEndReport) -> Blob:
         """The public state that the job ended with."""
         try:
-            return self._folder.snapshot(outcome.rounds).read_bytes()
+            return _lent(self._folder.snapshot(outcome.rounds))
         except OSError as error:
             raise RunError(
                 "FF-APP-026",
@@ -299,7 +300,7 @@ class RunSession:
                 hint="`farflung resume` computes it again from the log",
             ) from error
 
-    async def _score(self, evaluator: Evaluator, round: int, packed: bytes) -> float:
+    async def _score(self, evaluator: Evaluator, round: int, packed: Blob) -> float:
         score = await evaluator.score(packed, self._spec.evaluate.final_tokens)
         self._journal.emit(events.EvaluationEvent(round=round, loss=score.loss, tokens=score.tokens))
         return score.loss
@@ -346,7 +347,7 @@ class RunSession:
             reason=outcome.reason,
         )
 
-    async def _baseline(self, evaluator: Evaluator, initial: bytes, outcome: JobEndReport) -> float | None:
+    async def _baseline(self, evaluator: Evaluator, initial: Blob, outcome: JobEndReport) -> float | None:
         """One machine's loss, where it was asked for and the run trained on all of its tokens."""
         is_whole = outcome.rounds == self._spec.rounds
         if not self._identity.baseline or not is_whole or self._plan is None:
@@ -364,6 +365,11 @@ class RunSession:
         said = "the single-machine baseline is skipped, as was asked"
         self._journal.emit(events.WarningEvent(code="FF-APP-133", message=said))
         return None
+
+
+def _lent(path: Path) -> Blob:
+    """A stored state, for the worker to map. Raises OSError."""
+    return in_file(path, path.stat().st_size)
 
 
 def network_of(folder: RunFolder, spec: JobSpec, identity: RunIdentity) -> tuple[JoinedNetwork, LocalStage | None]:

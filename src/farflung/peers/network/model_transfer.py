@@ -47,6 +47,7 @@ from farflung.peers.process.config import LedgerConfig
 from farflung.peers.transfer import objects
 from farflung.store.io.disk_store import DiskObjectStore
 from farflung.train import public_state
+from farflung.train.blobs import parts_of
 from farflung.train.public_state import PublicState
 
 FIND_SECONDS: Final = 20.0  # for a seat to answer
@@ -109,7 +110,7 @@ async def publish(
     chain, own, root = source.genesis.chain, source.account.public, state.root(terms.layout)
     with tempfile.TemporaryDirectory(dir=scratch) as folder:
         disk = DiskObjectStore(Path(folder), "publish")
-        manifest = disk.seal(OPEN_KEY, public_state.pack(state, terms.layout))
+        manifest = disk.seal(OPEN_KEY, *parts_of(public_state.pieces(state, terms.layout)))
         record = PublishedModelRecord(FORMAT, chain, own, name, licence, root, encode(terms), manifest)
         signed = SignedModelRecord(record, source.account.sign(NS_MODEL_RECORD, encode(record)))
         check_record(signed, chain)

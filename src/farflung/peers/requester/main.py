@@ -59,6 +59,7 @@ from farflung.peers.rundir.inputs import read_terms
 from farflung.peers.rundir.runs import resolve_again
 from farflung.plan import link_syntax
 from farflung.train import public_state
+from farflung.train.blobs import parts_of
 from farflung.train.public_state import PublicState
 
 
@@ -144,7 +145,7 @@ def keep_last(folder: RunFolder, terms: JobTerms, public: PublicState) -> None:
     """The supervisor measures the final loss from the stored state, however early the run was stopped."""
     path = folder.snapshot(public.round)
     if not path.exists():
-        write_atomic(path, public_state.pack(public, terms.layout), "run.snapshot")
+        write_atomic(path, iter(parts_of(public_state.pieces(public, terms.layout))), "run.snapshot")
 
 
 def report_outcome(channel: Channel, outcome: JobOutcome) -> None:

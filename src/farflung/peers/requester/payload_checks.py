@@ -115,7 +115,7 @@ class CheckerSupervisor:
         command = (*PYTHON, "-m", MODULE)
         scratch, log = self._folder / "checker", self._folder / "checker.log"
         self._process = start_worker(scratch, log, bounds, command=command)
-        checker = self._checker = CheckerClient(self._process.socket)
+        checker = self._checker = CheckerClient(self._process.socket, self._folder)
         spec = self._terms.spec
         await self._bounded(checker.setup(CheckerSetup(spec, self._terms.layout, spec.round_tokens)))
         return checker

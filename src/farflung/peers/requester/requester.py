@@ -23,6 +23,7 @@ from farflung.core.events import EscrowEvent, LeasePaymentEvent
 from farflung.core.ids import Hash, PeerId
 from farflung.core.io.durable_files import write_atomic
 from farflung.core.io.owned_tasks import OwnedTasks
+from farflung.core.io.spool_file import mapped_file
 from farflung.job.codec_cost import codec_cost
 from farflung.ledger.earnings_tally import JobAttest
 from farflung.ledger.table_rows import JobRow, JobState
@@ -66,6 +67,7 @@ from farflung.peers.transfer import objects
 from farflung.peers.transfer.fanout import PayloadFanout
 from farflung.plan.run_price import audit_units, price
 from farflung.train import model_file, public_state, rounds
+from farflung.train.blobs import parts_of
 from farflung.train.model_file import model_hash
 from farflung.train.public_state import PublicState
 from farflung.train.run_log import RunEndRecord, RunStartRecord
@@ -330,10 +332,10 @@ class Requester:
         """
         roots = {r: root for r, root in roots_by_round(self._job.log.records).items() if r <= round}
         stored = self._job.archive.latest_state(self._terms, roots)
-        packed = public_state.pack(stored, self._terms.layout)
+        packed = parts_of(public_state.pieces(stored, self._terms.layout))
         put = self._job.archive.put
         module, graph = module_source(self._job.folder), graph_bytes(self._job.folder)
-        supplies = ProviderInputs(self._data.supplied(), put(module), put(graph), put(packed), stored.round)
+        supplies = ProviderInputs(self._data.supplied(), put(module), put(graph), put(*packed), stored.round)
         return supplies, replay_plan(self._job.archive, self._job.log.records, stored.round, round)
 
     async def _drive(
@@ -384,6 +386,6 @@ class Requester:
 
     def hand_over(self, public: PublicState) -> Hash:
         """Writes the model as safetensors; the digest of the file is the job's output on the ledger."""
-        data = model_file.write(self._terms, public)
-        write_atomic(self._job.folder.model_file, data, "run.model")
-        return model_hash(data)
+        data = model_file.pieces(self._terms, public)
+        write_atomic(self._job.folder.model_file, iter(data), "run.model")
+        return model_hash(*data)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -12,11 +12,13 @@ from farflung.core.errors import FarflungError, ProtocolError, VerificationError
 from farflung.core.file_header import FileFormat, body_of, headed, other_version
 from farflung.core.ids import Hash, PeerId
 from farflung.core.io.durable_files import AppendLog, read_records, remove, write_atomic
+from farflung.core.io.spool_file import mapped_file
 from farflung.job.spec import JobTerms
 from farflung.peers.protocol import messages as protocol_messages
 from farflung.store.io.disk_store import DiskObjectStore
 from farflung.store.sealed_objects import ObjectManifest
 from farflung.train import public_state, worker_messages
+from farflung.train.blobs import parts_of
 from farflung.train.public_state import PublicState
 from farflung.train.run_log import (
     CommitmentsRecord,
@@ -126,15 +128,14 @@ class Archive:
 
     def save_state(self, state: PublicState, terms: JobTerms) -> None:
         """Keeps a public state; durable on return."""
-        data = public_state.pack(state, terms.layout)
-        write_atomic(self._snapshots / f"{state.round:06d}.bin", data, "run.snapshot")
+        write_atomic(self._snapshots / f"{state.round:06d}.bin", _parts(state, terms), "run.snapshot")
         for old in sorted(self._snapshots.glob("*.bin"))[1:-SNAPSHOTS_KEPT]:
             remove(old, "run.snapshot")
 
-    def put(self, data: bytes | memoryview) -> ObjectManifest:
-        """Seals data into the store."""
+    def put(self, *data: bytes | memoryview) -> ObjectManifest:
+        """Seals data, in parts, into the store."""
         with self._putting:
-            return self.disk.seal(self._job_key, data)
+            return self.disk.seal(self._job_key, *data)
 
     def remember(self, state: PublicState) -> None:
         """Holds a public state in memory while its round may be under audit."""
@@ -157,7 +158,7 @@ class Archive:
         """Public state before a round, sealed in the store for a verifier to fetch."""
         if round not in self._shown:
             public = self.state(round, terms, records)
-            held = self.put(public_state.pack(public, terms.layout))
+            held = self.put(*_parts(public, terms))
             self._shown[round] = PublishedState(public.root(terms.layout), held)
         return self._shown[round]
 
@@ -169,8 +170,8 @@ class Archive:
         """The newest stored state whose root is the logged one; damaged or stale files are passed over."""
         for path in sorted(self._snapshots.glob("*.bin"), reverse=True):
             try:
-                state = public_state.unpack(path.read_bytes(), terms.layout)
-            except FarflungError:
+                state = public_state.unpack(mapped_file(path), terms.layout)
+            except (FarflungError, OSError):
                 continue
             if roots.get(state.round) == state.root(terms.layout):
                 return state
@@ -180,6 +181,10 @@ class Archive:
             cause="all snapshots are stale or damaged",
             hint="restore the run's snapshots folder from a copy",
         )
+
+
+def _parts(state: PublicState, terms: JobTerms) -> Iterator[bytes | memoryview]:
+    return iter(parts_of(public_state.pieces(state, terms.layout)))
 
 
 def roots_by_round(records: Sequence[Record]) -> dict[int, Hash]:

@@ -11,6 +11,7 @@ from farflung.core.codec import encode
 from farflung.core.errors import VerificationError
 from farflung.core.io.durable_files import write_atomic
 from farflung.core.io.ordinary_files import LINK, ForeignFileError, check_folder, open_ordinary
+from farflung.core.io.spool_file import mapped_file
 from farflung.job import terms_file
 from farflung.job.spec import JobTerms
 from farflung.ledger import genesis_file, receipt_file
@@ -45,7 +46,7 @@ def write_export(
         check_folder(part)
     write_atomic(root / "genesis.bin", genesis_file.write(genesis), LABEL)
     write_atomic(root / "terms.bin", terms_file.write(terms), LABEL)
-    write_atomic(root / "initial.bin", folder.initial_file.read_bytes(), LABEL)
+    write_atomic(root / "initial.bin", mapped_file(folder.initial_file), LABEL)
     write_atomic(root / "rounds.log", folder.rounds_file.read_bytes(), LABEL)
     for block in blocks:
         write_atomic(root / "blocks" / f"{block.header.height:08d}.bin", encode(block), LABEL)
@@ -76,13 +77,13 @@ def read_export(folder: RunFolder) -> ExportedRun:
         return ExportedRun(
             genesis=genesis,
             terms=terms,
-            initial=_bounded(root / "initial.bin", limits.PIPE_BYTES),
+            initial=_mapped(root / "initial.bin"),
             entries=entries,
             log_bytes=log_bytes,
             blocks=tuple(_bounded(p, limits.BLOCK_BYTES) for p in sorted((root / "blocks").iterdir())),
             receipts=tuple(_bounded(p, limits.TX_BYTES) for p in sorted((root / "receipts").glob("*.bin"))),
-            payload=lambda name: _bounded(root / "payloads" / f"{name.hex()}.bin", limits.PIPE_BYTES),
-            model=_bounded(folder.model_file, limits.PIPE_BYTES),
+            payload=lambda name: _mapped(root / "payloads" / f"{name.hex()}.bin"),
+            model=_mapped(folder.model_file),
             receipt_files={
                 p.stem: _bounded(p, receipt_file.BYTES) for p in sorted((root / "receipts").glob("*.receipt"))
             },
@@ -105,12 +106,24 @@ def _bounded(path: Path, limit: int) -> bytes:
             raise VerificationError("FF-APP-081", f"{path.name} is over its size limit", cause=f"{limit} bytes")
         return data
     except OSError as error:
-        raise VerificationError(
-            "FF-APP-080",
-            "the exported log is not complete",
-            cause=f"{path.name}: {error.strerror}",
-            hint="finish the run with `farflung resume`, or copy the export folder again",
-        ) from error
+        raise _unread(path, error) from error
+
+
+def _mapped(path: Path) -> memoryview:
+    """What grows with the model is read where it lies."""
+    try:
+        return mapped_file(path, os.O_NOFOLLOW)
+    except OSError as error:
+        raise _unread(path, error) from error
+
+
+def _unread(path: Path, error: OSError) -> VerificationError:
+    return VerificationError(
+        "FF-APP-080",
+        "the exported log is not complete",
+        cause=f"{path.name}: {error.strerror or error}",
+        hint="finish the run with `farflung resume`, or copy the export folder again",
+    )
 
 
 def _missing(folder: RunFolder, error: OSError) -> VerificationError:

@@ -125,8 +125,13 @@ class RunFolder:
 
     @property
     def base_file(self) -> Path:
-        """The final weights of the run that this one stands on, as they were proved when it was created."""
+        """What the terms say of the run that this one stands on, as it was proved when this one was created."""
         return self.root / "base.bin"
+
+    @property
+    def base_state_file(self) -> Path:
+        """The final public state of that run."""
+        return self.root / "base-state.bin"
 
     @property
     def graph_file(self) -> Path:

@@ -88,7 +88,7 @@ class WorkerChannel:
         self._poll = select.poll()
         self._poll.register(incoming, select.POLLIN | getattr(select, "POLLRDHUP", 0))
 
-    def read(self, most: int = limits.PIPE_BYTES) -> bytearray | None:
+    def read(self, most: int = limits.WORKER_BYTES) -> bytearray | None:
         """One message, or None when the other end is gone. Raises ProtocolError FF-TRAIN-091 (over `most` bytes).
 
         Memory is taken as bytes come, whatever length is claimed.
@@ -103,7 +103,7 @@ class WorkerChannel:
 
     def write(self, data: bytes) -> None:
         """Sends one message. Raises OSError when the other end is gone, ProtocolError FF-TRAIN-091."""
-        if len(data) > limits.PIPE_BYTES:
+        if len(data) > limits.WORKER_BYTES:
             raise too_long(len(data))
         self._send(len(data).to_bytes(HEAD_BYTES, "little"))
         self._send(data)
@@ -178,7 +178,7 @@ class WorkerChannel:
         return data
 
 
-def too_long(size: int, most: int = limits.PIPE_BYTES) -> ProtocolError:
+def too_long(size: int, most: int = limits.WORKER_BYTES) -> ProtocolError:
     """The error for a message of more than `most` bytes."""
     return ProtocolError(
         "FF-TRAIN-091",

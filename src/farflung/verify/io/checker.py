@@ -13,6 +13,7 @@ import asyncio
 import os
 import socket
 import sys
+from pathlib import Path
 from typing import Any, Final, cast
 
 from farflung.compress import kernels
@@ -22,6 +23,7 @@ from farflung.core.codec import decode, encode
 from farflung.core.errors import FarflungError, ProtocolError, RunError
 from farflung.core.ids import PeerId
 from farflung.job.codec_cost import codec_cost
+from farflung.train import blobs
 from farflung.train.contribution_trace import LoggedStatistics
 from farflung.train.io import reply as replies
 from farflung.train.io.worker import WorkerChannel
@@ -80,9 +82,10 @@ class CheckerState:
 class CheckerClient:
     """The coordinator's end of the socket, which it owns. One request at a time."""
 
-    def __init__(self, connection: socket.socket) -> None:
+    def __init__(self, connection: socket.socket, spool: Path | None = None) -> None:
+        """`spool`: the folder in which payloads lie while they are moved; None: where temporary files lie."""
         connection.setblocking(False)
-        self._connection = connection
+        self._connection, self._spool = connection, spool
         self._turn = asyncio.Lock()
         self._usable = True
         self._tensors = 0  # of the job that it was set up for
@@ -112,7 +115,10 @@ class CheckerClient:
             self._usable = False
             bound = self._bound(request)
             try:
-                await replies.send(self._connection, encode(request))
+                light, long = blobs.take(request)
+                await replies.send(self._connection, encode(light))
+                if long:
+                    await replies.lend(self._connection, long, self._spool)
                 reply = await replies.receive(self._connection, bound)
             except (ConnectionError, TimeoutError, EOFError, ProtocolError) as error:
                 raise _gone(str(error) or type(error).__name__) from None
@@ -147,8 +153,8 @@ def serve(channel: WorkerChannel) -> None:
     """Answers requests in order until the other end is gone."""
     state = CheckerState()
     while (raw := channel.read()) is not None:
-        request = decode(raw, cast(type[Any], Request), limits.PIPE_BYTES)
-        channel.write(encode(state.handle(request)))
+        request = decode(raw, cast(type[Any], Request), limits.WORKER_BYTES)
+        channel.write(encode(state.handle(blobs.put(request, iter(channel.lent(blobs.count(request)))))))
 
 
 def main() -> int:

@@ -97,7 +97,7 @@ def main() -> int:
     try:
         if (raw := channel.read()) is not None:
             with gc_paused():  # torch loads what its tracing needs when that begins
-                reply = answer(decode(raw, TraceStepRequest, limits.PIPE_BYTES))
+                reply = answer(decode(raw, TraceStepRequest, limits.WORKER_BYTES))
             channel.write(encode(reply))
     except (BrokenPipeError, ConnectionResetError):
         return 0
