@@ -61,8 +61,11 @@ class Codec(Protocol):
         is wrong), PolicyError FF-COMP-023 (too long for anybody). The arguments are left as they are.
         """
 
-    def decode(self, payload: bytes | memoryview, layout: TensorLayout, key: ContributionKey) -> Float32:
+    def decode(
+        self, payload: bytes | memoryview, layout: TensorLayout, key: ContributionKey, out: Float32 | None = None
+    ) -> Float32:
         """The values that a payload stands for, shape (layout.size,): +0 throughout a tensor that was not trained.
+        Written to `out` where one is given, which may be mapped.
 
         Raises only ProtocolError, FF-COMP-0xx.
         """

@@ -17,6 +17,7 @@ from farflung.compress.chunks import ChunkPlan, Slab, plan_whole
 from farflung.compress.codecs import accumulate, check_bound, check_vector, seal, unseal, untrained_places
 from farflung.compress.payload import HEADER_BYTES, CodecParameters, ContributionKey
 from farflung.compress.payload_body import SlabSymbols
+from farflung.core.mapped_pages import leave
 from farflung.core.tensor_layout import Float32, TensorLayout
 
 EXACT: Final = 32
@@ -68,10 +69,12 @@ class DenseCodec:
             residual[place] = 0.0 if state is None else state[place]
         return residual, seal(self, layout, key, parts)
 
-    def decode(self, payload: bytes | memoryview, layout: TensorLayout, key: ContributionKey) -> Float32:
+    def decode(
+        self, payload: bytes | memoryview, layout: TensorLayout, key: ContributionKey, out: Float32 | None = None
+    ) -> Float32:
         """See `Codec.decode`."""
         body = unseal(self, payload, layout, key)
-        found = np.empty(layout.size, np.float32)
+        found = np.empty(layout.size, np.float32) if out is None else out
         for slabs in self._plan(layout).sections():
             if self._is_plain:
                 kind = "<u2" if self.value_bits == PLAIN else "<u4"
@@ -84,6 +87,7 @@ class DenseCodec:
                 sent = payload_body.read(body, slabs, self.form)
             for one in sent:
                 self._restore(one, found[one.slab.place])
+                leave(found[one.slab.place])
         body.close()
         return found
 

@@ -43,6 +43,7 @@ from farflung.core import limits
 from farflung.core.canon.float_operations import FRACTION_BITS, SATURATION, Int64, mean_from_fixed
 from farflung.core.errors import VerificationError
 from farflung.core.ids import PeerId, short
+from farflung.core.mapped_pages import leave
 from farflung.core.tensor_layout import Float32, TensorLayout
 
 _HALF: Final = 36  # bits of the lower part of Σ x²; the upper one of limits.ELEMENTS values takes 60
@@ -238,5 +239,7 @@ def check_parts(layout: TensorLayout, parts: Sequence[WeightedUpdate]) -> None:
             raise VerificationError("FF-COMP-042", f"{who} has weight {part.weight}")
         if part.values.shape != (layout.size,) or part.values.dtype != np.float32:
             raise VerificationError("FF-COMP-043", f"{who} has shape {part.values.shape}")
-        if not all(np.isfinite(part.values[at : at + _BLOCK]).all() for at in range(0, layout.size, _BLOCK)):
-            raise VerificationError("FF-COMP-044", f"{who} is not finite")
+        for at in range(0, layout.size, _BLOCK):
+            if not np.isfinite(part.values[at : at + _BLOCK]).all():
+                raise VerificationError("FF-COMP-044", f"{who} is not finite")
+            leave(part.values[at : at + _BLOCK])

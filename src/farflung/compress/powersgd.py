@@ -145,7 +145,9 @@ class LowRankCodec:
         body = b"".join(sent[piece].astype("<f4").tobytes() for piece in self._pieces(layout, about.phase))
         return unsent, pack(PayloadHeader(self.form, layout.id, about), body)
 
-    def decode(self, payload: bytes | memoryview, layout: TensorLayout, about: ContributionKey) -> Float32:
+    def decode(
+        self, payload: bytes | memoryview, layout: TensorLayout, about: ContributionKey, out: Float32 | None = None
+    ) -> Float32:
         """The factors of a payload to `about.phase`. Raises ProtocolError: FF-COMP-017 for NaN, else as Codec's."""
         limit = min(self._length(layout, about.phase), limits.PAYLOAD_BYTES) - HEADER_BYTES
         body = BodyReader(
@@ -160,7 +162,8 @@ class LowRankCodec:
                 body_limit=limit,
             )
         )
-        values = np.zeros(layout.size, np.float32)
+        values = np.zeros(layout.size, np.float32) if out is None else out
+        values[:] = 0.0
         for piece in self._pieces(layout, about.phase):
             values[piece] = np.frombuffer(body.take(4 * _count(piece)), "<f4")
         body.close()

@@ -23,6 +23,7 @@ from farflung.compress.payload import HEADER_BYTES, CodecParameters, Contributio
 from farflung.compress.payload_body import SlabSymbols
 from farflung.compress.trained_tensors import TrainedTensors, plane_bytes
 from farflung.core.errors import VerificationError
+from farflung.core.mapped_pages import leave
 from farflung.core.tensor_layout import Float32, TensorLayout
 
 # Of a uniform support's bits in Rice's code: recorded changes, once their residual has settled.
@@ -106,22 +107,32 @@ class TopKCodec:
             parts += payload_body.write(section, self.form)
         return said, seal(self, layout, key, parts, some.is_partial)
 
-    def decode(self, payload: bytes | memoryview, layout: TensorLayout, key: ContributionKey) -> Float32:
+    def decode(
+        self, payload: bytes | memoryview, layout: TensorLayout, key: ContributionKey, out: Float32 | None = None
+    ) -> Float32:
         """See `Codec.decode`. Coefficients that were not sent are zero."""
         body = unseal(self, payload, layout, key, plane_bytes(layout))
         some = TrainedTensors.read(layout, body) if is_partial(payload) else TrainedTensors.of(layout, None)
         cut = self.plan(some.layout)
-        found = np.zeros(some.layout.size, np.float32)
+        found = np.zeros(some.layout.size, np.float32) if out is None or some.is_partial else out
         views, joined = cut.gather(found)
         own = iter(views)
         for slabs in cut.sections():
             for sent in payload_body.read(body, slabs, self.form):
-                self._restore(sent, next(own))
+                values = next(own)
+                values[:] = 0.0
+                self._restore(sent, values)
+                leave(values)
         body.close()
         cut.scatter(joined, found)
         for _, place in some.layout.slices():
             mark_nothing_sent(found[place])
-        return some.put(found, None)
+            leave(found[place])
+        whole = some.put(found, None)
+        if out is None or whole is out:
+            return whole
+        out[:] = whole
+        return out
 
     def bound(self, layout: TensorLayout) -> int:
         """Reached where no coding is shorter than the plain ones and every chunk chooses its last elements."""

@@ -28,6 +28,7 @@ from farflung.compress.merge import ClippedLength, Rule, WeightedUpdate, check_p
 from farflung.compress.norm_clip import BLOCK, sum_of_squares
 from farflung.core.canon.float_operations import FRACTION_BITS, to_fixed
 from farflung.core.ids import PeerId
+from farflung.core.mapped_pages import leave
 from farflung.core.tensor_layout import Float32, TensorLayout
 
 LARGEST: Final = 64.0
@@ -65,6 +66,8 @@ def ranged_mean(
         merged = merge(TensorLayout.of({tensor.name: tensor.shape}), scaled, rule)
         found[place] = times(mean(merged), -common)
         lost.append((merged.clipped, each))
+        for values in (found, *(part.values for part in parts)):
+            leave(values[place])
     return RangedMean(found, _shares(lost))
 
 

@@ -208,6 +208,8 @@ def _distance(mine: Float32, claimed: Float32, base: Float32 | None) -> float:
         wide = mine[piece].astype(np.float64)
         apart = math.hypot(apart, float(np.linalg.norm(claimed[piece].astype(np.float64) - wide)))
         unit = math.hypot(unit, float(np.linalg.norm(wide if base is None else wide - base[piece])))
+        for vector in (mine, claimed, base):
+            leave(None if vector is None else vector[piece])
     if apart == 0.0:
         return 0.0
     return min(apart / unit, UNBOUNDED) if unit > 0.0 else UNBOUNDED

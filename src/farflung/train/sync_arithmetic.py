@@ -34,6 +34,7 @@ from farflung.compress.tensor_range import RangedMean, ranged_mean
 from farflung.compress.trained_tensors import plane_bytes
 from farflung.core.canon.float_operations import decayed
 from farflung.core.ids import PeerId
+from farflung.core.mapped_pages import leave
 from farflung.core.tensor_layout import Float32, TensorLayout
 from farflung.job.methods.outer_steps import OuterSetting
 from farflung.job.methods.registry import method_of
@@ -43,7 +44,7 @@ from farflung.train import fragments
 from farflung.train.fragments import Fragment
 from farflung.train.public_state import PARAMS, PENDING, PublicState
 from farflung.train.schedule import learning_rate
-from farflung.train.vector_store import IN_MEMORY, VectorStore, blocks, copy, difference, kept
+from farflung.train.vector_store import IN_MEMORY, VectorStore, blocks, copy, difference, kept, zeros
 from farflung.train.worker_messages import AcceptedPayload
 
 # A clipped gradient's elements are at most 1 in size, and 64 is where fixed point saturates.
@@ -119,10 +120,7 @@ class Sync:
 
     def _zeros(self, size: int) -> Float32:
         """Zeros, to be written to."""
-        vector = self.store.new(size)
-        vector[:] = 0.0
-        self.store.rest()
-        return vector
+        return zeros(self.store, size)
 
     def _copied(self, vector: Float32) -> Float32:
         """A copy, to be written to."""
@@ -214,6 +212,14 @@ class Sync:
         part = self.fragment(about.round, layout)
         return self.codec(about.round).decode(payload, part.layout, about)
 
+    def _decoded(self, about: ContributionKey, layout: TensorLayout, payload: bytes | memoryview) -> Float32:
+        """The same, read-only, where this method's vectors lie."""
+        part = self.fragment(about.round, layout)
+        values = self.codec(about.round).decode(payload, part.layout, about, self.store.new(part.layout.size))
+        values.flags.writeable = False
+        self.store.rest()
+        return values
+
     def spread(self, round: int, layout: TensorLayout, values: Float32) -> Float32:
         """What a round's payload says of all tensors, shape (layout.size,): nothing of those that are not sent."""
         whole = np.zeros(layout.size, np.float32)
@@ -224,9 +230,7 @@ class Sync:
         """The mean of the accepted parts, at least one, in any order, shape (fragment's size,), and who was clipped."""
         part = self.fragment(state.round, layout)
         decoded = [
-            Decoded(
-                p.peer, p.weight, kept(self.store, self.decode(self.about(state, layout, p.peer), layout, p.payload))
-            )
+            Decoded(p.peer, p.weight, self._decoded(self.about(state, layout, p.peer), layout, p.payload))
             for p in parts
         ]
         found = ranged_mean(part.layout, decoded, self.spec.sync.merge, self.store.new(part.layout.size))
@@ -290,7 +294,8 @@ class Sync:
                 own = slice(place.start + piece.start, place.start + piece.stop)
                 kept_ones = {name: vector[own] for name, vector in vectors.items()}
                 params[own] = self._stepped(params[own], kept_ones, change[piece], len(tensor.shape) >= 2, round)
-            self.store.rest()
+                for part in (params[own], change[piece], *kept_ones.values()):
+                    leave(part)
 
     def _stepped(
         self, old: Float32, vectors: Mapping[str, Float32], change: Float32, is_matrix: bool, round: int

@@ -67,9 +67,28 @@ def difference(end: Float32, start: Float32) -> Float32:
     return found
 
 
+def zeros(store: VectorStore, size: int) -> Float32:
+    """Zeros in the store, to be written to."""
+    own = store.new(size)
+    for place in blocks(slice(0, size)):
+        own[place] = 0.0
+        leave(own[place])
+    return own
+
+
 def blocks(place: slice) -> list[slice]:
     """The same place cut into at most BLOCK elements each."""
     return [slice(at, min(at + BLOCK, place.stop)) for at in range(place.start, place.stop, BLOCK)]
+
+
+def are_equal(one: Float32, other: Float32) -> bool:
+    """Whether two vectors of one length hold the same numbers."""
+    for place in blocks(slice(0, one.size)):
+        if not np.array_equal(one[place], other[place]):
+            return False
+        leave(one[place])
+        leave(other[place])
+    return True
 
 
 def is_finite(vector: Float32) -> bool:

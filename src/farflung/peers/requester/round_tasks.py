@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 
-import numpy as np
 from msgspec.structs import replace
 
 from farflung.core import limits
@@ -34,6 +33,7 @@ from farflung.train.public_state import PublicState
 from farflung.train.rounds import RoundPhase
 from farflung.train.run_log import Contribution, Record, RoundEndRecord, RoundMember
 from farflung.train.sync_arithmetic import Sync
+from farflung.train.vector_store import are_equal
 from farflung.train.worker_messages import AcceptedPayload
 from farflung.verify.commitment_check import is_commitment, is_root_signed, opens
 from farflung.verify.speed_check import suspected
@@ -63,7 +63,7 @@ class RoundTasks:
         self._attested = members.attested
         self._clock = RoundClock(job.terms.spec, benchmarks=members.benchmarks)
         self._told = RoundEventEmitter(job.journal, job.terms.spec.rounds)
-        self._sync = Sync.of(job.terms.spec)
+        self._sync = Sync.of(job.terms.spec, job.archive.store)
         self._catching: dict[PeerId, asyncio.Lock] = {}
         self._promises: dict[PeerId, messages.TrainReply] = {}
         self._shares: dict[PeerId, messages.StoredContribution] = {}
@@ -272,7 +272,7 @@ class RoundTasks:
         self._clipped = {} if merged is None else merged.clipped
         after = self._sync.moved(self._public, layout, None if merged is None else merged.values)
         may_rest = self._sync.phases > 1 or (self._sync.spec.sync.delay and not self._public.round)
-        if parts and not may_rest and np.array_equal(after.params, self._public.params):
+        if parts and not may_rest and are_equal(after.params, self._public.params):
             self._tell_still(self._public.round)
         return after
 

@@ -32,6 +32,7 @@ from farflung.train.run_log import (
     promised_by_round,
 )
 from farflung.train.sync_arithmetic import Sync
+from farflung.train.vector_store import IN_MEMORY, VectorStore
 
 SNAPSHOT_EVERY: Final = 4  # rounds; a resume replays at most this many
 SNAPSHOTS_KEPT: Final = 2  # besides that of round 0: one to resume from, one in case it is damaged
@@ -103,7 +104,11 @@ class PublishedState(NamedTuple):
 class Archive:
     """The requester's own copy of every accepted payload, and of some public states."""
 
-    def __init__(self, disk: DiskObjectStore, snapshots: Path, job_key: bytes, me: PeerId) -> None:
+    def __init__(
+        self, disk: DiskObjectStore, snapshots: Path, job_key: bytes, me: PeerId, store: VectorStore = IN_MEMORY
+    ) -> None:
+        """`store`: where the public states lie that are made here."""
+        self.store = store
         self.disk, self._snapshots, self._job_key, self._me = disk, snapshots, job_key, me
         self._states: dict[int, PublicState] = {}
         self._shown: dict[int, PublishedState] = {}
@@ -147,7 +152,7 @@ class Archive:
         """Public state before a round: remembered, or the newest stored one before it with the accept sets merged."""
         if (held := self._states.get(round)) is not None:  # asked for once: another thread may forget it
             return held
-        sync, layout = Sync.of(terms.spec), terms.layout
+        sync, layout = Sync.of(terms.spec, self.store), terms.layout
         roots, accepted = roots_by_round(records), accepted_by_round(records)
         public = self.latest_state(terms, {r: root for r, root in roots.items() if r <= round})
         while public.round < round:

@@ -10,15 +10,31 @@ import mmap
 import os
 import weakref
 from bisect import insort
+from pathlib import Path
 from typing import Final
 
 import numpy as np
 
+from farflung.core.io.durable_files import full_disk
+from farflung.core.io.spool_file import state_file
 from farflung.core.tensor_layout import Float32
 from farflung.train.vector_store import IN_MEMORY
 
 LEAST: Final = 1 << 18  # elements; a shorter vector is no burden
 _SHED: Final = getattr(mmap, "MADV_DONTNEED", None)  # of a shared file: its pages stay in the file
+
+
+def in_folder(folder: Path, size: int) -> MappedVectors:
+    """A store in a file of `size` bytes of its own, for a process that starts no sandbox around itself. Raises RunError
+    FF-CORE-050.
+    """
+    try:
+        descriptor = state_file(folder, size)
+    except OSError as error:
+        raise full_disk(folder / "the run's states", error) from error
+    store = MappedVectors(descriptor)
+    weakref.finalize(store, os.close, descriptor)  # its maps have descriptors of their own
+    return store
 
 
 class MappedVectors:
