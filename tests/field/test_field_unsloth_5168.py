@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
@@ -28,7 +29,8 @@ from farflung.host.worker_limits import GIB, WorkerLimits, limits_for, unplanned
 from farflung.job import dataset
 from farflung.job.gpt_shapes import gpt_shapes
 from farflung.job.spec import AuditSpec, JobSpec, ModelSpec, NetworkSpec, ScheduleSpec, SyncSpec
-from farflung.peers.node import workspace
+from farflung.peers.node import graph_trial
+from farflung.peers.program.graph_runs import JobGraph
 from farflung.peers.program.worker_bounds import bounds_of
 from farflung.plan.worker_memory import PASS_VALUES, PASS_WINDOWS, StepMemory, memory, pass_windows
 from farflung.train import flat_model, heldout, token_sampler, worker_messages
@@ -273,9 +275,9 @@ def test_what_is_planned_for_an_agent_covers_a_step_by_the_jobs_graph(model: Mod
 
 
 def test_a_node_without_memory_for_the_graph_says_so_before_it_works(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(workspace, "memory_bytes", lambda: 1000)
+    monkeypatch.setattr(graph_trial, "memory_bytes", lambda: 1000)
     graph = CanonicalGraph((GraphInput("params/w", "f32", (1000,)),), (), (GraphOutput("w", 0),))
     parts: Any = SimpleNamespace(graph=graph, judge=graph)
     nobody: Any = None
     with pytest.raises(RunError, match="FF-VERI-103"):
-        asyncio.run(workspace.JobWorkspace.try_graph(nobody, parts, b"", 0))
+        asyncio.run(graph_trial.try_step(nobody, JobGraph(parts, nobody, nobody, b"", b""), nobody, 0, Path()))

@@ -16,6 +16,7 @@ from typing import Any, Final, NamedTuple
 from farflung.core import limits
 from farflung.core.errors import PolicyError, ProtocolError, VerificationError
 from farflung.core.ids import ID_BYTES, Hash, PeerId
+from farflung.core.mapped_pages import PIECE_BYTES, leave
 
 MAGIC: Final = b"FFC1"
 VERSION: Final = 2
@@ -211,12 +212,16 @@ class BodyReader:
     def __init__(self, body: memoryview) -> None:
         self._body = body
         self._at = 0
+        self._read = 0  # up to here its pages have left, if it is mapped
 
     def take(self, nbytes: int) -> memoryview:
         """The next `nbytes` bytes, as a view; raises ProtocolError FF-COMP-011 when they are not there."""
         if not 0 <= nbytes <= len(self._body) - self._at:
             cause = f"{nbytes} bytes wanted, {len(self._body) - self._at} left"
             raise ProtocolError("FF-COMP-011", "payload body is too short", cause=cause)
+        if self._at - self._read >= PIECE_BYTES:
+            leave(self._body[self._read : self._at])
+            self._read = self._at
         self._at += nbytes
         return self._body[self._at - nbytes : self._at]
 
@@ -225,3 +230,4 @@ class BodyReader:
         if self._at != len(self._body):
             cause = f"{len(self._body) - self._at} bytes follow the last value"
             raise ProtocolError("FF-COMP-011", "payload body is too long", cause=cause)
+        leave(self._body[self._read :])

@@ -29,11 +29,16 @@ RECOMPUTING: Final = 95_000_000  # what torch.utils.checkpoint loads (train.reco
 SHARED: Final = 90_000_000
 SHARED_COMPILED: Final = 70_000_000
 # The process of a node, the ledger, a relay, the requester, its checker or the supervisor: interpreter, NumPy and the
-# network, no torch. Those that move whole states hold a few of them at a time, and not all at the same one.
-AGENT: Final = 70_000_000
-AGENT_STATES: Final = 24  # vectors that a node's agent or the requester holds to seal, store and serve states
-# Of a step in exact arithmetic, beside what a worker's step keeps: its largest value and the work on it in binary64,
+# network, no torch (measured 84 to 111 MB in runs of 0.8 M parameters). Those that move states hold pieces of them and
+# chunks on their way, whatever the model's size (10 M parameters: 108 to 203 MB); of a model that is smaller than these
+# pieces, some vectors.
+AGENT: Final = 90_000_000
+AGENT_PIECES: Final = 90_000_000
+AGENT_STATES: Final = 8
+# Of a step in exact arithmetic, beside what a worker's step keeps: weights and optimizer at both ends, as arguments, as
+# results and as they are compared (measured 1.21 GB of 10 M parameters); its largest value and the work in binary64,
 # and softmax and its gradient of each attention, which are not fused there (verify.canon.execute).
+TRIAL_STATES: Final = 5
 TRIAL_COPIES: Final = 9
 TRIAL_SCORES: Final = 2
 OTHERS: Final = 3  # ledger, checker and supervisor
@@ -77,8 +82,8 @@ class WorkerMemory(msgspec.Struct, frozen=True):
     dataset: Bytes
     activations: Bytes
     agents: Bytes  # the other processes of a local network, together
-    agent: Bytes  # of them, one node's
-    trial: Bytes  # of it, what trying the job's graph takes
+    agent: Bytes  # of them, one node's, with the process that tries the job's graph
+    trial: Bytes  # of it, what that process takes
     workers: int  # of providers, of verifiers, and the supervisor's own
     verifiers: int  # of them
     shared: Bytes  # of each worker, what all have in common
@@ -176,7 +181,7 @@ def exchange_bytes(spec: JobSpec, layout: TensorLayout) -> Bytes:
 
 
 def trial_bytes(spec: JobSpec, layout: TensorLayout, activations: int) -> Bytes:
-    """What a node's agent holds while it tries one step by the job's graph, with the heap's share of it.
+    """What the process beside a node's agent holds that tries one step by the job's graph, with the heap's share of it.
 
     `activations`: of a pass that recomputes nothing, as a graph does not. Nothing where no graph can be, as the job's
     settings alone say. Attention of a user's module is not known here.
@@ -187,9 +192,9 @@ def trial_bytes(spec: JobSpec, layout: TensorLayout, activations: int) -> Bytes:
     heads = model.heads if model.kind == "gpt" else 0
     scores = FLOAT * tokens * heads * model.context
     largest = max(scores, FLOAT * tokens * widest(model, layout), *(FLOAT * t.size for t in layout.tensors))
-    states = FLOAT * layout.size * 2 * (2 + inner_vectors(spec))  # at both ends, and as arguments
+    states = FLOAT * layout.size * (TRIAL_STATES * (1 + inner_vectors(spec)) + 1)  # and gradients
     kept = activations + TRIAL_SCORES * model.layers * scores
-    return Bytes(int(HEAP_SLACK * (kept + TRIAL_COPIES * largest + states)))
+    return Bytes(AGENT + int(HEAP_SLACK * (kept + TRIAL_COPIES * largest + states)))
 
 
 def border_vectors(spec: JobSpec) -> int:
@@ -248,7 +253,7 @@ def memory(
     activations = Bytes(max(activations + profile_bytes(spec, layout), pass_activations(spec, layout)))
     nodes, is_compiled = spec.network.providers + spec.verifiers, kernels.compiles(codec_cost(spec, layout.size))
     data = held_bytes(spec, dataset_bytes)  # mapped from a file, of which all may be resident
-    agent = AGENT + AGENT_STATES * state + data + trial
+    agent = AGENT + min(AGENT_STATES * state, AGENT_PIECES) + data + trial
     others = OTHERS + (RELAYS if spec.hidden else 0)
     return WorkerMemory(
         baseline=Bytes(BASELINE + torch.resident + (COMPILED if is_compiled else 0) + RECOMPUTING * is_recomputed),
@@ -258,7 +263,7 @@ def memory(
         exchange=exchange_bytes(spec, layout),
         dataset=data,
         activations=activations,
-        agents=Bytes((nodes + 1) * agent - trial + others * AGENT),  # the requester tries no graph
+        agents=Bytes((nodes + 1) * agent - trial + others * AGENT),  # the requester tries it before
         agent=Bytes(agent),
         trial=trial,
         workers=nodes + 1,
