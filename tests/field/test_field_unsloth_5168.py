@@ -32,7 +32,7 @@ from farflung.job.spec import AuditSpec, JobSpec, ModelSpec, NetworkSpec, Schedu
 from farflung.peers.node import graph_trial
 from farflung.peers.program.graph_runs import JobGraph
 from farflung.peers.program.worker_bounds import bounds_of
-from farflung.plan.worker_memory import PASS_VALUES, PASS_WINDOWS, StepMemory, memory, pass_windows
+from farflung.plan.worker_memory import AGENT, PASS_VALUES, PASS_WINDOWS, StepMemory, memory, pass_windows
 from farflung.train import flat_model, heldout, token_sampler, worker_messages
 from farflung.train.engine import WorkerEngine
 from farflung.train.flat_model import FlatModel

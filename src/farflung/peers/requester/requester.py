@@ -23,7 +23,6 @@ from farflung.core.events import EscrowEvent, LeasePaymentEvent
 from farflung.core.ids import Hash, PeerId
 from farflung.core.io.durable_files import write_atomic
 from farflung.core.io.owned_tasks import OwnedTasks
-from farflung.core.io.spool_file import mapped_file
 from farflung.job.codec_cost import codec_cost
 from farflung.ledger.earnings_tally import JobAttest
 from farflung.ledger.table_rows import JobRow, JobState
