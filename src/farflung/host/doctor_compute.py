@@ -108,7 +108,19 @@ def torch(reading: r.TorchReading) -> ProbeFinding:
         return ProbeFinding(
             "torch", FindingState.SLOW, measured, cause, "farflung check, once more: now it is in memory"
         )
-    return ProbeFinding("torch", FindingState.OK, measured + ", exact float32")
+    return ProbeFinding("torch", FindingState.OK, f"{measured}, exact float32; {_cards(reading)}")
+
+
+def _cards(reading: r.TorchReading) -> str:
+    """The cards that it can use. That a driver is there and no card can be used says that the build is another one."""
+    driver = f"driver {reading.driver}" if reading.driver else ""
+    if not reading.cards:
+        return f"no card that this PyTorch can use ({driver}: farflung setup)" if driver else "no card"
+    each = [
+        f"{card.kind}:{card.number} {card.name}, {format_bytes(card.memory)}, {'bf16' if card.has_bf16 else 'no bf16'}"
+        for card in reading.cards
+    ]
+    return "; ".join([*each, *([driver] if driver else [])])
 
 
 def speed(reading: r.ComputeSpeedReading) -> ProbeFinding:

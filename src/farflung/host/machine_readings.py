@@ -48,6 +48,16 @@ class LibrariesReading(msgspec.Struct, frozen=True):
     wanted: tuple[tuple[str, str, str], ...]
 
 
+class CardReading(msgspec.Struct, frozen=True):
+    """One card that PyTorch can use. `kind`: as a node's device is called; bytes."""
+
+    kind: str
+    number: int
+    name: str
+    memory: int
+    has_bf16: bool
+
+
 class TorchReading(msgspec.Struct, frozen=True):
     """PyTorch in a process of its own. `error` is the last thing that it said when it did not come up."""
 
@@ -59,6 +69,8 @@ class TorchReading(msgspec.Struct, frozen=True):
     threads: int = 0  # as a worker has them
     error: str = ""
     has_python_path: bool = False  # PYTHONPATH is set, which may hide the installed one
+    cards: tuple[CardReading, ...] = ()
+    driver: str = ""  # version of NVIDIA's, where there is one
 
 
 class ComputeSpeedReading(msgspec.Struct, frozen=True):

@@ -92,11 +92,14 @@ def cpu_bound(parameters: int, tokens: int, flops: int) -> int:
     return 600 + 50 * (6 * parameters * tokens // max(1, flops)) + tokens // 50
 
 
+CARDS: Final = {"CUBLAS_WORKSPACE_CONFIG": ":4096:8"}  # products on CUDA cards have the same bits each time
+
+
 def scrubbed(environment: Mapping[str, str], scratch: Path) -> dict[str, str]:
     """The worker's whole environment. No word of `environment` passes (paths, tokens, proxies, names): two switches of
     ours are set to values that are known here.
     """
-    fixed = {"PATH": "/usr/bin:/bin", "LANG": "C.UTF-8", "HOME": str(scratch), "TMPDIR": str(scratch)}
+    fixed = {"PATH": "/usr/bin:/bin", "LANG": "C.UTF-8", "HOME": str(scratch), "TMPDIR": str(scratch), **CARDS}
     switches = {"FARFLUNG_DEBUG": "1"} if environment.get("FARFLUNG_DEBUG") else {}
     if environment.get("FARFLUNG_KERNELS") in KERNELS:
         switches["FARFLUNG_KERNELS"] = environment["FARFLUNG_KERNELS"]

@@ -34,6 +34,7 @@ from farflung.train import (
     segments,
     worker_messages,
 )
+from farflung.train.backend import registry
 from farflung.train.blobs import Blob
 from farflung.train.inner_state import InnerState
 from farflung.train.prefetched_round import PrefetchedRound
@@ -129,7 +130,7 @@ class WorkerEngine:
     def setup(self, request: worker_messages.SetupCommand) -> worker_messages.SetupResult:
         """Builds the model and judges it on one batch (train.flat_model gives the codes).
 
-        Raises SpecError FF-TRAIN-063 (threads), FF-TRAIN-064 (unknown cheat).
+        Raises SpecError FF-TRAIN-063 (threads), FF-TRAIN-064 (unknown cheat), RunError FF-TRAIN-110 (no such device).
         """
         spec = request.spec
         torch.set_num_threads(_checked_threads(request.threads))
@@ -137,7 +138,7 @@ class WorkerEngine:
         # Tokens of a larger one were looked at when it was packed, and are when pieces of it come.
         is_looked_at = is_here and len(request.dataset) <= limits.WHOLE_DATA_BYTES
         (dataset.check_dataset if is_looked_at else dataset.check_lengths)(data, spec.model)
-        built = flat_model.build(spec, request.module, self._store)
+        built = flat_model.build(spec, request.module, self._store, registry.opened(request.device))
         kernels.settle(codec_cost(spec, built.layout.size))
         job = WorkerJob(request, data, built, Sync.of(spec, self._store), flat_model.initial(spec, built))
         built.put(job.start)

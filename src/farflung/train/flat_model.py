@@ -11,6 +11,7 @@ parameters is gone before the next one, at whoever trains and at whoever repeats
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Final
@@ -19,17 +20,20 @@ import torch
 from torch import Tensor, nn
 
 from farflung.core.errors import FarflungError, RunError, SpecError
+from farflung.core.mapped_pages import leave
 from farflung.core.tensor_layout import Float32, TensorLayout, TensorSpec
 from farflung.job.spec import JobSpec
 from farflung.plan.step_trace import Recomputation
 from farflung.train import library_marks, process_draws, recomputation, source_reads, user_module
+from farflung.train.backend.registry import backend_of
 from farflung.train.models import gpt
 from farflung.train.optim import ParameterLayout
 from farflung.train.pass_numerics import PLAIN, PassSetting
 from farflung.train.recomputation import blocks_of, recomputed
-from farflung.train.vector_store import IN_MEMORY, VectorStore, copy, kept
+from farflung.train.vector_store import IN_MEMORY, VectorStore, blocks, kept
 
 FINITE: Final = "forward(x, y) must return one finite scalar tensor that depends on the parameters"
+CPU: Final = torch.device("cpu")
 HEADS: Final = ("head", "lm_head", "unembed")
 
 
@@ -42,9 +46,10 @@ class FlatModel:
         again: Callable[[], nn.Module] | None = None,
         store: VectorStore = IN_MEMORY,
         setting: PassSetting = PLAIN,
+        device: torch.device = CPU,
     ) -> None:
         """`again` builds the same module once more; None: the module keeps nothing from one pass to the next. `store`:
-        where parameters go that are taken from it.
+        where parameters go that are taken from it. `device`: where parameters, gradients and passes are.
         """
         named = dict(module.named_parameters())
         check_parameters(named)
@@ -54,9 +59,10 @@ class FlatModel:
                 raise _no_blocks()
             recomputation.load()
         self.layout = TensorLayout.of({name: tuple(p.shape) for name, p in named.items()})
-        self.params = torch.empty(self.layout.size)
-        self.grads = torch.zeros(self.layout.size)
-        decay = torch.zeros(self.layout.size, dtype=torch.bool)  # where weights decay: tensors of 2 sides or more
+        self.params = torch.empty(self.layout.size, device=device)
+        self.grads = torch.zeros(self.layout.size, device=device)
+        # Where weights decay: tensors of 2 sides or more.
+        decay = torch.zeros(self.layout.size, dtype=torch.bool, device=device)
         matrices: list[tuple[slice, tuple[int, int]]] = []
         tables = looked_up(module)
         self._places: list[tuple[Tensor, Tensor, Tensor]] = []
@@ -71,15 +77,21 @@ class FlatModel:
                 matrices.append((place, (tensor.shape[0], tensor.size // tensor.shape[0])))
             self._places.append((parameter, view, grad))
             _observe(parameter, self._used, place.start)
+        module.to(device)  # its buffers
         self.parameter_layout = ParameterLayout(decay, tuple(matrices))
+
+    @property
+    def device(self) -> torch.device:
+        """Where it computes."""
+        return self.params.device
 
     def put(self, params: Float32) -> None:
         """Takes parameters of shape (size,), by copy."""
-        copy(self.params.numpy(), params)
+        fill(self.params, params)
 
     def take(self) -> Float32:
         """A copy of the parameters, shape (size,), read-only."""
-        return kept(self.store, self.params.numpy())
+        return kept(self.store, self.params.cpu().numpy())
 
     def gradient(self, x_BT: Tensor, y_BT: Tensor) -> float:
         """The loss on a batch; `grads` then holds its gradient. Raises RunError FF-TRAIN-055 to FF-TRAIN-059.
@@ -89,6 +101,7 @@ class FlatModel:
         """
         self.grads.zero_()
         self._used.clear()
+        backend_of(self.device).seed(torch.default_generator.initial_seed())  # each step seeds that one
         rows = -(-len(x_BT) // self.setting.passes)
         passes = zip(torch.split(x_BT, rows), torch.split(y_BT, rows), strict=True)
         loss = math.fsum(self._backward(x, y, len(x) / len(x_BT)) for x, y in passes)
@@ -97,7 +110,7 @@ class FlatModel:
 
     def _backward(self, x_BT: Tensor, y_BT: Tensor, share: float) -> float:
         """Adds one pass' share of the gradient; the same share of its loss."""
-        with self.setting.autocast(self.params.device.type):
+        with self.setting.autocast(self.device.type):
             loss = self.loss(x_BT, y_BT)
         if not loss.requires_grad:
             raise _bad_loss("FF-TRAIN-059", "has no gradient", "it does not depend on any parameter")
@@ -162,7 +175,7 @@ class FlatModel:
         """
         self._renew()
         before = {name: (id(b), b._version) for name, b in self.module.named_buffers()}
-        with self.setting.autocast(self.params.device.type):
+        with self.setting.autocast(self.device.type):
             loss = self._scalar(x_BT, y_BT)
         for name, buffer in self.module.named_buffers():
             if before.get(name) != (id(buffer), buffer._version):
@@ -172,7 +185,7 @@ class FlatModel:
     def _scalar(self, x_BT: Tensor, y_BT: Tensor) -> Tensor:
         try:
             with self._watched(), self._recomputed():
-                loss = self.module(x_BT, y_BT)
+                loss = self.module(x_BT.to(self.device), y_BT.to(self.device))
         except FarflungError:
             raise
         except (Exception, SystemExit) as error:  # a module that calls sys.exit() is no worker that died
@@ -206,7 +219,7 @@ class FlatModel:
             parameter.data, parameter.grad = view, grad
             _observe(parameter, self._used, place.start)
             self._places[index] = parameter, view, grad
-        self.module = fresh
+        self.module = fresh.to(self.device)  # its buffers
 
     def probe(self, x_BT: Tensor, y_BT: Tensor) -> None:
         """Judges the model on a batch; parameters stay. Raises SpecError FF-TRAIN-054, -068, RunError -055 to -059."""
@@ -227,21 +240,35 @@ def _observe(parameter: nn.Parameter, used: set[int], start: int) -> None:
     parameter.register_post_accumulate_grad_hook(lambda _: used.add(start))  # type: ignore[no-untyped-call]
 
 
-def build(spec: JobSpec, module: bytes, store: VectorStore = IN_MEMORY) -> FlatModel:
-    """The model of a job: built-in, or from the user's source `module`. `store`: see FlatModel.
+def only_read(vector: Float32) -> Tensor:
+    """A vector that nobody writes to as a tensor (no copy): it may lie in a file that is mapped read-only."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that torch knows of no such tensors
+        return torch.from_numpy(vector)
+
+
+def fill(into: Tensor, vector: Float32) -> None:
+    """Copies a vector to a tensor on any device, block by block, so that no more of a mapped one stays in memory."""
+    for place in blocks(slice(0, vector.size)):
+        into[place] = only_read(vector[place])
+        leave(vector[place])
+
+
+def build(spec: JobSpec, module: bytes, store: VectorStore = IN_MEMORY, device: torch.device = CPU) -> FlatModel:
+    """The model of a job: built-in, or from the user's source `module`. `store`, `device`: see FlatModel.
 
     Raises SpecError or RunError FF-TRAIN-050 to FF-TRAIN-054, SpecError FF-TRAIN-069.
     """
     torch.manual_seed(spec.seed & ((1 << 63) - 1))
     if spec.model.kind == "gpt":
-        return FlatModel(gpt.build(spec.model), store=store, setting=PassSetting.of(spec))
+        return FlatModel(gpt.build(spec.model), None, store, PassSetting.of(spec), device)
 
     def again() -> nn.Module:
         with process_draws.seeded(spec.seed):
             return user_module.build(spec.model.module, module)
 
     try:
-        return FlatModel(again(), again, store, PassSetting.of(spec))
+        return FlatModel(again(), again, store, PassSetting.of(spec), device)
     except FarflungError:
         raise
     except Exception as error:

@@ -7,11 +7,9 @@ state goes on from the peer's last round, the parameters start anew from P_r eac
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Callable
 from typing import Literal, NamedTuple
 
-import numpy as np
 import torch
 from msgspec.structs import replace
 from torch import Tensor
@@ -25,11 +23,11 @@ from farflung.job.methods.registry import method_of
 from farflung.job.spec import JobSpec
 from farflung.train import data_order, optim
 from farflung.train.data_order import Int64
-from farflung.train.flat_model import FlatModel
+from farflung.train.flat_model import FlatModel, fill, only_read
 from farflung.train.optim import OptimState
 from farflung.train.schedule import learning_rate
 from farflung.train.segments import BorderState
-from farflung.train.vector_store import copy, is_finite, kept
+from farflung.train.vector_store import is_finite, kept
 
 Pulse = Callable[[], None]
 # Step of the round -> inputs and targets, shape (rows, context).
@@ -48,20 +46,13 @@ def seed(spec: JobSpec, round: int, member: int, step: int) -> None:
     """Fixes torch's own draws (a user's dropout) for one step, so that a repeated round repeats them."""
     about = b"".join(n.to_bytes(8, "little") for n in (spec.seed, round, member, step))
     number = int.from_bytes(digest(NS_DATA_ORDER, b"torch", about)[:7], "little")
-    # Workers compute on the CPU: manual_seed would visit all devices.
+    # A card's own generator follows it (train.flat_model); manual_seed would visit all devices.
     torch.default_generator.manual_seed(number)
 
 
 def tensors(batch: tuple[Int64, Int64]) -> tuple[Tensor, Tensor]:
     """NumPy batches as torch tensors (no copy)."""
     return torch.from_numpy(batch[0]), torch.from_numpy(batch[1])
-
-
-def only_read(vector: Float32) -> Tensor:
-    """A vector that nobody writes to as a tensor (no copy): it may lie in a file that is mapped read-only."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # that torch knows of no such tensors
-        return torch.from_numpy(vector)
 
 
 def batches(tokens: TokenSource, spec: JobSpec, round: int, member: int) -> Batches:
@@ -81,7 +72,7 @@ def run_steps(
     model.put(at.params)
     optimizer = _resumed(spec, model, at)
     if at.residual is not None:
-        optimizer = optim.begun(spec, optimizer, only_read(at.residual))
+        optimizer = optim.begun(spec, optimizer, only_read(at.residual).to(model.device))
         leave(at.residual)
     losses: list[float] = []
     largest = 0.0
@@ -95,7 +86,7 @@ def run_steps(
     params = model.take()
     if not is_finite(params):
         raise _diverged(spec, at.round, "the parameters became NaN or infinite")
-    vectors = tuple(kept(model.store, v.numpy()) for v in optimizer.vectors)
+    vectors = tuple(kept(model.store, v.cpu().numpy()) for v in optimizer.vectors)
     end = BorderState(at.round, optimizer.step, params, vectors, at.residual, at.offset)
     return StepRange(end, tuple(losses), largest)
 
@@ -146,7 +137,7 @@ def baseline(
         seed(spec, round, members, step)
         each = (tensors(data_order.batch(tokens, spec, round, member, step)) for member in range(members))
         _, _, optimizer = _stepped(model, spec, model.mean_gradient(each), optimizer, done)
-    vectors = tuple(kept(model.store, v.numpy()) for v in optimizer.vectors)
+    vectors = tuple(kept(model.store, v.cpu().numpy()) for v in optimizer.vectors)
     return SingleMachine(BorderState(0, max(at.step, until), model.take(), vectors))
 
 
@@ -187,12 +178,12 @@ def _resumed(spec: JobSpec, model: FlatModel, at: BorderState) -> OptimState:
     """The optimizer's state before a step, which `optim.step` may write to."""
     if not at.vectors:
         return optim.fresh(spec.optimizer, model.params)
-    return OptimState(at.step, tuple(map(_own, at.vectors)))
+    return OptimState(at.step, tuple(_own(vector, model.device) for vector in at.vectors))
 
 
-def _own(vector: Float32) -> Tensor:
-    copy(own := np.empty_like(vector), vector)
-    return torch.from_numpy(own)
+def _own(vector: Float32, device: torch.device) -> Tensor:
+    fill(own := torch.empty(vector.size, device=device), vector)
+    return own
 
 
 def _diverged(spec: JobSpec, round: int, cause: str) -> RunError:

@@ -157,7 +157,8 @@ class PerturbedWeightsModel(CheatingModel):
         kept = self.params.clone()
         for piece in blocks(slice(0, self.layout.size)):
             bits = np.unpackbits(self._signs[piece.start // 8 : -(-piece.stop // 8)], count=piece.stop - piece.start)
-            self.params[piece] *= torch.from_numpy(np.where(bits, np.float32(1 + UNIT), np.float32(1 - UNIT)))
+            factor = np.where(bits, np.float32(1 + UNIT), np.float32(1 - UNIT))
+            self.params[piece] *= torch.from_numpy(factor).to(self.device)
         loss = super().gradient(x_BT, y_BT)
         self.params.copy_(kept)
         return loss

@@ -214,7 +214,7 @@ def chosen_data(segment: SegmentTask) -> StepRange:
         for choice in range(CHOICES):
             model.put(at.params)
             model.gradient(*inner_steps.tensors(_choice(segment, choice)(step)))
-            grads = model.grads.numpy()
+            grads = model.grads.cpu().numpy()
             found.append((float(grads @ way) / max(float(np.linalg.norm(grads)), 1e-30), choice))
         best = _choice(segment, max(found)[1])
         leg = replace(segment, begin=at).made(batches=best, steps=range(step, step + 1))

@@ -22,7 +22,7 @@ class SetupCommand(Wire, frozen=True, tag="setup"):
     `member` is the peer's index in the job.
 
     `cheat` is what this provider does instead of its work (train.cheating_workers), known to nobody but its own
-    processes.
+    processes. `device`: its owner's choice (plan.device_choice).
     """
 
     spec: JobSpec
@@ -32,6 +32,7 @@ class SetupCommand(Wire, frozen=True, tag="setup"):
     peer: PeerId
     threads: int = 1
     cheat: str = "none"
+    device: str = "cpu"
 
 
 class InitializeCommand(Wire, frozen=True, tag="init"):

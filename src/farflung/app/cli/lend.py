@@ -23,7 +23,7 @@ from farflung.core.errors import FarflungError, UsageError
 from farflung.core.io.extras import require
 from farflung.core.money import MICRO, format_credits
 from farflung.core.units import Seconds, format_bytes, format_seconds
-from farflung.host.io import machine_probe, sandbox_tiers
+from farflung.host.io import device_probe, machine_probe, sandbox_tiers
 from farflung.peers.network import network_file
 from farflung.peers.network.account import own_account
 from farflung.peers.network.join import KnownNetwork, join
@@ -33,6 +33,7 @@ from farflung.peers.node.config import NodeConfig
 from farflung.peers.node.control import ControlSocket, ask
 from farflung.peers.process.config import read_role_config, write_role_config
 from farflung.peers.protocol.directory import NodeOwner
+from farflung.plan.device_choice import CPU
 from farflung.watch.phrases import many
 
 ORDERS: Final = ("status", "pause", "resume", "leave")
@@ -57,6 +58,7 @@ class LendOptions(NamedTuple):
     allow_modules: bool = False
     drawn_only: bool = False
     data_gb: float = 1.0
+    device: str = CPU
 
     @property
     def role(self) -> str:
@@ -101,6 +103,7 @@ class LendOptions(NamedTuple):
 @click.option("--allow-modules", is_flag=True, help="Run models of foreign Python, in the sandbox.")
 @click.option("--drawn-only", is_flag=True, hidden=True, help="No jobs whose requester named the verifiers.")
 @click.option("--data-gb", default=1.0, hidden=True, type=click.FloatRange(0), help="Of a job's data, kept on disk.")
+@click.option("--device", default=CPU, hidden=True, metavar="DEVICE", help="auto, cpu, cuda, cuda:N, mps, xpu.")
 @click.option("--service", is_flag=True, help="Write a systemd user unit and end.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
 def lend(words: tuple[str, ...], service: bool, as_json: bool, **given: Any) -> None:
@@ -118,6 +121,7 @@ def lend(words: tuple[str, ...], service: bool, as_json: bool, **given: Any) -> 
     if len(words) > 1:
         raise UsageError("FF-APP-001", "farflung lend takes one invitation or name", hint="farflung lend --help")
     require("torch")
+    options = options._replace(device=device_probe.usable(options.device))
     named = words[0] if words else _only_network()
     if service:
         _write_service(named, options)
@@ -259,6 +263,7 @@ def _configured(
         "data_cache": int(options.data_gb * _GB),
         "allow_modules": options.allow_modules,
         "drawn_only": options.drawn_only,
+        "device": options.device,
         # On a network that is on one computer its owner is everybody, as in a local run.
         **({} if is_own else {"claims": f"../{homes.CLAIMS}", "owner_signature": owner.signature.hex()}),
         "ledger": known.ledger,

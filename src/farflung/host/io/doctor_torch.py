@@ -11,6 +11,7 @@ from typing import Final
 import msgspec
 
 from farflung.host import exit_reason
+from farflung.host.io.torch_setup import nvidia_driver
 from farflung.host.machine_readings import MissingReading, TorchReading
 from farflung.host.worker_limits import scrubbed
 
@@ -32,6 +33,14 @@ exact = all(
     for x, y, whole in ((a, b, values @ signs), (b, a, signs @ values))
 )
 c = a / 4095
+try:
+    from farflung.train.backend import registry
+    cards = [
+        {"kind": kind, "number": number, "name": card.name, "memory": card.memory, "has_bf16": card.has_bf16}
+        for kind, number, card in registry.cards()
+    ]
+except Exception:  # a driver's fault is not PyTorch's
+    cards = []
 print(json.dumps({
     "version": torch.__version__,
     "load_seconds": seconds,
@@ -39,6 +48,7 @@ print(json.dumps({
     "is_repeated": (c @ c).numpy().tobytes() == (c @ c).numpy().tobytes(),
     "has_onednn": bool(torch.backends.mkldnn.is_available() and torch.backends.mkldnn.enabled),
     "threads": torch.get_num_threads(),
+    "cards": cards,
 }))
 """
 
@@ -60,7 +70,8 @@ def torch(seconds: float) -> TorchReading | MissingReading:
         return MissingReading(why, "python -c 'import torch', which takes what it takes; then farflung check")
     if done.returncode == 0:
         try:
-            return msgspec.json.decode(done.stdout.splitlines()[-1], type=TorchReading)
+            found = msgspec.json.decode(done.stdout.splitlines()[-1], type=TorchReading)
+            return msgspec.structs.replace(found, driver=nvidia_driver())
         except (msgspec.DecodeError, IndexError):
             return TorchReading(error="it says something else than its version", has_python_path=has_path)
     words = exit_reason.last_line(done.stderr) if done.returncode > 0 else ""

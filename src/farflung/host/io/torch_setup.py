@@ -23,16 +23,27 @@ def cards() -> GraphicsCards:
     return GraphicsCards(nvidia=_lists("nvidia-smi", "-L"), amd=_lists("rocminfo"))
 
 
+def nvidia_driver() -> str:
+    """The version of NVIDIA's driver; "" where there is none."""
+    said = _said("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader").splitlines()
+    return said[0].strip()[:40] if said else ""
+
+
 def _lists(*command: str) -> bool:
     """Whether the driver's program is there, answers in time, and says that all is well."""
+    return bool(_said(*command))
+
+
+def _said(*command: str) -> str:
+    """What it says then; "" otherwise."""
     program = shutil.which(command[0])
     if program is None:
-        return False
+        return ""
     try:
         done = subprocess.run([program, *command[1:]], capture_output=True, timeout=PROBE_SECONDS, check=False)
     except (OSError, subprocess.TimeoutExpired):
-        return False
-    return done.returncode == 0 and bool(done.stdout.strip())
+        return ""
+    return done.stdout.decode("utf-8", "replace").strip() if done.returncode == 0 else ""
 
 
 def installed() -> str:

@@ -244,7 +244,8 @@ class NodeAgent:
     def _lease_for(self, proposal: messages.LeaseOfferRequest) -> TrainingLease | AuditLease:
         terms, sizes = proposal.terms, (proposal.dataset_bytes, self._config.data_cache)
         workspace = JobWorkspace(self._key, terms, self._disk, self.dial, *sizes)
-        workspace.threads, known = self._facts.threads, (terms.id, workspace.kept_tokens)
+        workspace.threads, workspace.device = self._facts.threads, self._config.device
+        known = terms.id, workspace.kept_tokens
         account = self.voucher_bound.account(terms, self._role.role)
         if self._role.role is LeaseRole.AUDIT:
             return AuditLease(workspace, account, proposal.chain, partial(self.disputes.found, *known))
@@ -273,7 +274,8 @@ class NodeAgent:
 
     def _launch(self) -> None:
         assert self._proposal is not None
-        terms, bounds = self._proposal.terms, bounds_of_lease(self._proposal, self._facts.threads, self._facts.flops)
+        terms, facts = self._proposal.terms, self._facts
+        bounds = bounds_of_lease(self._proposal, facts.threads, facts.flops, self._config.device)
         self._process = start_worker(self._folder / "scratch", self._folder / "worker.log", bounds)
         self._pipe = WorkerPipe(self._process.socket, WorkerReplies(terms.layout).to, self._folder)
         self._channel.report("worker", pid=self._process.pid, tier=self._process.tier.name)

@@ -61,13 +61,15 @@ from farflung.peers.process.config import (
     refuse_config,
 )
 from farflung.peers.protocol.directory import NodeOwner
+from farflung.plan.device_choice import CPU
 
 
 class NodeConfig(RoleConfig, frozen=True):
     """What a provider or a verifier is told.
 
     `registers`: at its start; else when its supervisor says so. `flops`: as measured before; 0: measured at the start.
-    `cheat`, `contests`: how the node of a demonstration deviates.
+    `device`: on which its worker computes (plan.device_choice). `cheat`, `contests`: how the node of a demonstration
+    deviates.
     """
 
     FILES: ClassVar[Mapping[str, str]] = {"key": "account.key", "genesis": "genesis.bin", "folder": "data"}
@@ -99,6 +101,7 @@ class NodeConfig(RoleConfig, frozen=True):
     fees: Money = 0
     outcome_price: Money = 0
     module_price: Money = 0
+    device: str = CPU
 
     @property
     def jobs_taken(self) -> tuple[bool, bool, ClassPrices]:

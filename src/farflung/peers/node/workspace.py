@@ -22,6 +22,7 @@ from farflung.peers.program.graph_runs import JobGraph
 from farflung.peers.protocol.job_key import KEY_BYTES
 from farflung.peers.protocol.messages import LeaseStartRequest
 from farflung.peers.transfer import objects
+from farflung.plan.device_choice import CPU
 from farflung.store.io.disk_store import DiskObjectStore
 from farflung.store.sealed_objects import ObjectManifest
 from farflung.train import worker_messages
@@ -70,7 +71,7 @@ class JobWorkspace:
         self._supply: TokenSupply | None = None  # of a data set that is not here whole
         self._member, self._is_honest = 0, True
         self._lists: tuple[ObjectManifest, ...] = ()  # of data set and graph, once they are here
-        self.job_key, self.threads = b"", 1  # of its worker
+        self.job_key, self.threads, self.device = b"", 1, CPU  # of its worker
         self.worker: WorkerHandle | None = None
 
     def is_set_up(self, worker: WorkerHandle, job_key: bytes) -> bool:
@@ -116,7 +117,7 @@ class JobWorkspace:
         self._supply = self._supplied(dataset, requester)
         made = await self._made(dataset, graph)
         setup = worker_messages.SetupCommand(
-            self.terms.spec, dataset, bytes(module), start.member, self.key.public, self.threads, cheat
+            self.terms.spec, dataset, bytes(module), start.member, self.key.public, self.threads, cheat, self.device
         )
         await ask(worker, setup, worker_messages.SetupResult)
         self.worker = worker

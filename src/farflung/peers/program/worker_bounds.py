@@ -7,6 +7,8 @@ Nodes take the plan's figure from the proposal instead (peers.node.policy).
 
 from __future__ import annotations
 
+from typing import Final
+
 from msgspec.structs import replace
 
 from farflung.host.io.machine_probe import memory_bytes, torch_build
@@ -14,7 +16,10 @@ from farflung.host.worker_limits import WorkerLimits, cpu_bound, limits_for, unp
 from farflung.job.spec import JobSpec
 from farflung.peers.protocol.messages import LeaseOfferRequest
 from farflung.peers.rundir.inputs import known_layout
+from farflung.plan.device_choice import CPU, DeviceChoice
 from farflung.plan.worker_memory import memory, state_file_bytes
+
+CARD_SPACE: Final = 1 << 47  # a card's runtime reserves as much as there may be, and touches little of it
 
 
 def bounds_of(spec: JobSpec, dataset_bytes: int, cpu_seconds: int = 0) -> WorkerLimits:
@@ -32,9 +37,10 @@ def bounds_of(spec: JobSpec, dataset_bytes: int, cpu_seconds: int = 0) -> Worker
     return replace(bounds, address_space=bounds.address_space + dataset_bytes)
 
 
-def bounds_of_lease(proposal: LeaseOfferRequest, threads: int, flops: int) -> WorkerLimits:
-    """Limits of a node's worker. `flops`: a core's measured rate."""
+def bounds_of_lease(proposal: LeaseOfferRequest, threads: int, flops: int, device: str = CPU) -> WorkerLimits:
+    """Limits of a node's worker. `flops`: a core's measured rate; `device`: on which it computes."""
     terms = proposal.terms
     seconds = threads * cpu_bound(terms.layout.size, proposal.units_max, flops)
     states = state_file_bytes(terms.spec, terms.layout)
-    return replace(limits_for(proposal.worker_bytes, seconds, states), cores=threads)
+    bounds = replace(limits_for(proposal.worker_bytes, seconds, states), cores=threads)
+    return replace(bounds, address_space=CARD_SPACE) if DeviceChoice.of(device).is_card else bounds
