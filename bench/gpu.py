@@ -3,7 +3,8 @@
     python bench/gpu.py [--quick] [--part NAME ...] [--out FILE] [--device cuda]
 
 It needs one card, torch >= 2.11 and loopback, and takes about twelve minutes; `--part` chooses. Parts: the tests of
-tests/sync with their models on the card; each method stopped and continued from its checkpoint, on the card; a GPT of
+tests/sync with their models on the card; a job's segment by a worker on the card and by the processor, in float32 and
+bfloat16; each method stopped and continued from its checkpoint, on the card; a GPT of
 124 M parameters in bfloat16 by two peers that share the card, against two plain PyTorch loops that share it; and the
 bytes that one round moves over PCIe. `--device cpu --quick` tries the script itself where there is no card; such rows
 are not kept.
@@ -25,13 +26,21 @@ from typing import Any, NamedTuple
 
 os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # products of matrices with the same bits each time
 
+import numpy as np
 import torch
 from reporting import Row, at_least, at_most, load, show, told
 from torch import nn
 
 import farflung
-from farflung.job.spec import ModelSpec
+from farflung.core.tensor_layout import Float32
+from farflung.job.job_loader import load as load_job
+from farflung.job.spec import JobSpec, ModelSpec
+from farflung.train import flat_model, inner_steps, segments
+from farflung.train.backend import registry
+from farflung.train.data_order import TokenSource
+from farflung.train.flat_model import FlatModel
 from farflung.train.models.gpt import GPT
+from farflung.train.segments import BorderState
 
 ROOT = Path(__file__).resolve().parents[1]
 PEERS = 2
@@ -138,6 +147,29 @@ def bits(device: str) -> Iterator[Row]:
     lost = sorted(set(METHODS) - set(held))
     against = f"{len(METHODS)} methods, saved within a round; not: {', '.join(lost) or 'none'}"
     yield at_least("methods that go on with the same bits", len(held), "methods", len(METHODS), against)
+
+
+def worker(device: str) -> Iterator[Row]:
+    """How far a worker's segment on the card lies from the processor's, as an audit measures it (train.segments)."""
+    for compute in ("float32", "bfloat16"):
+        spec = load_job(None, preset="tiny", flags={"numerics.compute": compute, "batch": "8"}).spec
+        text = b"".join(path.read_bytes() for path in sorted((ROOT / "docs").rglob("*.md")))
+        tokens = np.frombuffer(text, np.uint8)
+
+        def ended(
+            where: str, spec: JobSpec = spec, tokens: TokenSource = tokens
+        ) -> tuple[FlatModel, Float32, BorderState]:
+            model = flat_model.build(spec, b"", device=registry.opened(where))
+            start = flat_model.initial(spec, model)
+            batches = inner_steps.batches(tokens, spec, 0, 0)
+            at = BorderState(0, 0, start)
+            return model, start, inner_steps.run_steps(model, spec, at, batches, 0, range(3), lambda: None).end
+
+        (model, start, here), (_, _, there) = ended("cpu"), ended(device)
+        mine, claimed = (segments.compared(end, spec.optimizer) for end in (here, there))
+        found = segments.distances(model.layout, start, mine, claimed)["params"]
+        against = f"three steps of the tiny job in {compute}, against the processor; largest {float(found.max()):.2g}"
+        yield told(f"a worker's weights, {compute}: median tensor", float(np.median(found)), "of the change", against)
 
 
 def suite() -> Iterator[Row]:
@@ -298,6 +330,7 @@ def main() -> None:
     parser.add_argument("--device", default="cuda", choices=("cuda", "cpu"))
     parts: dict[str, Callable[[], Iterator[Row]]] = {
         "bits": lambda: bits(asked.device),
+        "worker": lambda: worker(asked.device),
         "speed": lambda: speed(asked.quick, asked.device),
         "travelled": lambda: travelled(asked.quick, asked.device),
         "tests": suite,
