@@ -32,12 +32,12 @@ from reporting import Row, at_least, at_most, load, show, told
 from torch import nn
 
 import farflung
+from farflung.core.canon.token_leaves import TokenSource
 from farflung.core.tensor_layout import Float32
 from farflung.job.job_loader import load as load_job
 from farflung.job.spec import JobSpec, ModelSpec
 from farflung.train import flat_model, inner_steps, segments
 from farflung.train.backend import registry
-from farflung.train.data_order import TokenSource
 from farflung.train.flat_model import FlatModel
 from farflung.train.models.gpt import GPT
 from farflung.train.segments import BorderState
