@@ -87,7 +87,17 @@ def test_limits_hold_and_nothing_of_the_agent_is_inherited(tmp_path: Path, tier:
     assert facts["limits"]["RLIMIT_NOFILE"] == [64, 64]
     place = {"bwrap": "/scratch", "landlock": "/dev/shm/farflung-"}.get(tier, str(tmp_path.resolve()))
     given = facts["environment"]
-    assert given.keys() <= {"PATH", "LANG", "HOME", "TMPDIR", "PYTHONHASHSEED", "FARFLUNG_DEBUG", "LC_CTYPE", "PWD"} | {
+    assert given.keys() <= {
+        "PATH",
+        "LANG",
+        "HOME",
+        "TMPDIR",
+        "PYTHONHASHSEED",
+        "FARFLUNG_DEBUG",
+        "CUBLAS_WORKSPACE_CONFIG",
+        "LC_CTYPE",
+        "PWD",
+    } | {
         "OMP_WAIT_POLICY",
         "MALLOC_MMAP_THRESHOLD_",
         "MALLOC_TRIM_THRESHOLD_",

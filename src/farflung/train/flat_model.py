@@ -77,7 +77,7 @@ class FlatModel:
                 matrices.append((place, (tensor.shape[0], tensor.size // tensor.shape[0])))
             self._places.append((parameter, view, grad))
             _observe(parameter, self._used, place.start)
-        module.to(device)  # its buffers
+        _move_buffers(module, device)
         self.parameter_layout = ParameterLayout(decay, tuple(matrices))
 
     @property
@@ -219,7 +219,8 @@ class FlatModel:
             parameter.data, parameter.grad = view, grad
             _observe(parameter, self._used, place.start)
             self._places[index] = parameter, view, grad
-        self.module = fresh.to(self.device)  # its buffers
+        _move_buffers(fresh, self.device)
+        self.module = fresh
 
     def probe(self, x_BT: Tensor, y_BT: Tensor) -> None:
         """Judges the model on a batch; parameters stay. Raises SpecError FF-TRAIN-054, -068, RunError -055 to -059."""
@@ -233,6 +234,13 @@ class FlatModel:
             marks = library_marks.taken(self.module)
             self.gradient(x_BT, y_BT)
             library_marks.check(marks, library_marks.taken(self.module))
+
+
+def _move_buffers(module: nn.Module, device: torch.device) -> None:
+    """Constants follow the parameters, whose places are told from the outside."""
+    for buffer in module.buffers():
+        if buffer.device != device:
+            buffer.data = buffer.to(device)
 
 
 def _observe(parameter: nn.Parameter, used: set[int], start: int) -> None:
