@@ -172,9 +172,10 @@ class JobWorkspace:
         await self.ask(worker_messages.HoldTokensCommand(pieces), worker_messages.HoldTokensResult)
 
     def look_ahead(self, round: int) -> None:
-        """Fetches the own tokens of a round that will come, where not all data are here."""
-        if self._supply is not None and round < self.terms.spec.rounds:
-            self._supply.look_ahead([(round, self._member)])
+        """Fetches what will be missing of the own tokens when `round` comes, where not all data are here."""
+        last = round + bool(self.terms.spec.sync.delay)  # up to which it trains then
+        if self._supply is not None and last < self.terms.spec.rounds:
+            self._supply.look_ahead([(last, self._member)])
 
     def kept_tokens(self, round: int, member: int) -> bytes:
         """The packed tokens of a member's round, for a dispute about it; nothing where all data are here."""
