@@ -17,7 +17,8 @@ from farflung.job.spec import JobSpec, JobTerms
 from farflung.job.token_tree import DatasetRoot, pack_root
 from farflung.peers.node.token_supply import TokenSupply
 from farflung.peers.node.workspace import JobWorkspace, ask
-from farflung.peers.protocol.messages import LeaseStartRequest
+from farflung.peers.program.worker_bounds import CARD_SPACE, bounds_of_lease
+from farflung.peers.protocol.messages import LeaseOfferRequest, LeaseStartRequest
 from farflung.store.io.disk_store import DiskObjectStore
 from farflung.store.sealed_objects import seal
 from farflung.train import worker_messages
@@ -62,6 +63,7 @@ def start(disk: DiskObjectStore | None = None) -> LeaseStartRequest:
 def test_a_worker_that_was_never_told_the_job_does_not_count_as_set_up(tmp_path: Path) -> None:
     disk, worker = DiskObjectStore(tmp_path, "provider.store"), Scripted(READY)
     place = JobWorkspace(ME, TERMS, disk, nobody, len(DATA))
+    place.device = "cuda:1"
     with pytest.raises(NetworkError):
         asyncio.run(place.enter(start(), JOB_KEY, worker, REQUESTER))
     assert not place.is_set_up(worker, JOB_KEY)  # the same start again brings the data, and asks the worker
@@ -71,7 +73,7 @@ def test_a_worker_that_was_never_told_the_job_does_not_count_as_set_up(tmp_path:
     assert not place.is_set_up(worker, bytes(32))
     (setup,) = worker.asked
     assert isinstance(setup, worker_messages.SetupCommand)
-    assert (setup.dataset, setup.module) == (DATA, b"")
+    assert (setup.dataset, setup.module, setup.device) == (DATA, b"", "cuda:1")
 
 
 def test_of_a_large_data_set_a_round_is_brought_before_it_is_worked_on(
@@ -125,3 +127,10 @@ def test_a_start_brings_what_the_terms_name_and_nothing_else(tmp_path: Path) -> 
 def test_an_answer_to_another_question_is_none() -> None:
     with pytest.raises(RunError, match="FF-APP-037"):
         asyncio.run(ask(Scripted(READY), worker_messages.InitializeCommand(), worker_messages.StateResult))
+
+
+def test_a_worker_on_a_card_may_reserve_what_its_runtime_does() -> None:
+    offer = LeaseOfferRequest(1, ZERO_HASH, TERMS, len(DATA), 1 << 30, 1, 0, 1000, 0)
+    here, there = (bounds_of_lease(offer, 1, 10**9, device) for device in ("cpu", "cuda:0"))
+    assert there.address_space == CARD_SPACE > here.address_space
+    assert replace(there, address_space=here.address_space) == here
