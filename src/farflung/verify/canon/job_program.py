@@ -121,7 +121,7 @@ def _check_size(program: CanonicalProgram) -> None:
     except ProtocolError:
         is_sound = False
     if not is_sound:
-        raise _no_program("a segment has more tiles than a tree may have, or the data hold no window")
+        raise _no_program("a segment has more tiles than a tree may have, or the data hold no window, or over 2^33")
 
 
 def _no_program(cause: str) -> SpecError:
