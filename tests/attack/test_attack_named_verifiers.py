@@ -21,6 +21,7 @@ from farflung.ledger.exclusions import ExclusionRow
 from farflung.ledger.transactions import JobFinish, JobSettle, LeaseRole, Verdict, VerdictFinding, sign_verdict
 from farflung.peers.node.policy import LeasePolicy
 from farflung.peers.requester.requester import Requester
+from farflung.plan.state_vectors import owed_rate
 from farflung.train.run_log import AuditsRecord, Contribution
 from farflung.verify.audit_accounts import AuditAccounts
 
@@ -98,6 +99,19 @@ def test_a_provider_sees_it_and_accepts_no_job_that_hides_it(terms: JobTerms, dr
         policy.judge(terms.requester, proposal)
     assert refused.value.code == code
     assert code != "FF-APP-073" or "names its verifiers" in refused.value.cause or "named" in refused.value.cause
+
+
+@pytest.mark.parametrize(("upload", "is_taken"), [(0.0, True), (1.01, True), (0.99, False)])
+def test_a_provider_takes_no_job_whose_states_its_line_cannot_open_in_time(upload: float, is_taken: bool) -> None:
+    """`upload`: of what is needed; a line that nobody has measured is not judged."""
+    needed = owed_rate(PROPOSAL.terms.spec, PROPOSAL.terms.layout)
+    policy = LeasePolicy(PROPOSAL.chain, PROPOSAL.role, 0, 10**12, 1 << 50, lambda: Hash(bytes(32)))
+    policy = policy._replace(upload=lambda: upload * needed)
+    if is_taken:
+        policy.judge(PROPOSAL.terms.requester, PROPOSAL)
+        return
+    with pytest.raises(PolicyError, match="FF-APP-693"):
+        policy.judge(PROPOSAL.terms.requester, PROPOSAL)
 
 
 def test_a_requester_asks_no_named_verifier_for_its_mark() -> None:

@@ -14,7 +14,7 @@ from farflung.core import limits
 from farflung.core.errors import PolicyError
 from farflung.core.money import format_credits, parse_credits
 from farflung.core.tensor_layout import TensorLayout
-from farflung.core.units import Bytes
+from farflung.core.units import Bytes, Seconds
 from farflung.job.codec_cost import codec_cost
 from farflung.job.methods.registry import method_of
 from farflung.job.spec import (
@@ -28,6 +28,7 @@ from farflung.job.spec import (
     SyncSpec,
 )
 from farflung.plan.exchange_paths import RunLinks
+from farflung.plan.link_syntax import Link
 from farflung.plan.machine import MachineMeasurements
 from farflung.plan.plan_comparison import MeasuredRun, compare, is_off, is_within, ratio
 from farflung.plan.run_duration import (
@@ -46,7 +47,7 @@ from farflung.plan.run_duration import (
 from farflung.plan.run_plan import advise, describe_sync
 from farflung.plan.run_price import audit_units, expected_audits, price, worst_audits
 from farflung.plan.run_traffic import PUSH, on_wire, ring_bytes, traffic
-from farflung.plan.state_vectors import densities
+from farflung.plan.state_vectors import densities, owed_rate
 from farflung.plan.worker_memory import (
     AGENT,
     BASELINE,
@@ -523,3 +524,20 @@ def test_a_payload_that_nobody_accepts_is_refused_before_anything_is_spent(monke
     monkeypatch.setattr(limits, "PAYLOAD_BYTES", longest - 1)
     with pytest.raises(PolicyError, match="FF-COMP-023"):
         advise(spec, LAYOUT, 1000, MACHINE)
+
+
+def test_lines_that_cannot_open_a_state_within_an_hour_are_refused_before_anything_is_spent() -> None:
+    """A slow line would make an honest provider withhold. Where all are on this computer, no line is in the way."""
+    layout = TensorLayout.of({"a.weight": (1 << 12, 1 << 13)})
+    needed = 8 * owed_rate(JobSpec(), layout)
+    assert needed > 8 * limits.OWED_RATE
+    machine = msgspec.structs.replace(MACHINE, memory_bytes=1 << 42)
+
+    def planned(up: float, is_apart: bool) -> int:
+        lines = RunLinks(Link(up, 1e9, Seconds(0.01)), is_apart=is_apart)
+        return advise(JobSpec(), layout, 1000, machine, lines).parameters
+
+    assert planned(needed, True) == planned(1.0, False) == layout.size
+    with pytest.raises(PolicyError, match="FF-PLAN-004"):
+        planned(0.99 * needed, True)
+    assert owed_rate(JobSpec(), LAYOUT) < limits.OWED_RATE

@@ -12,7 +12,7 @@ from farflung.core.errors import PolicyError
 from farflung.core.events import PlanEvent
 from farflung.core.money import parse_credits
 from farflung.core.tensor_layout import TensorLayout
-from farflung.core.units import Bytes, Seconds, Tokens, format_bytes
+from farflung.core.units import Bytes, Seconds, Tokens, format_bytes, format_rate
 from farflung.job import proof_class
 from farflung.job.methods.registry import method_of
 from farflung.job.spec import JobSpec, SyncSpec
@@ -23,7 +23,16 @@ from farflung.plan.machine import MachineMeasurements
 from farflung.plan.run_duration import RunDuration, alone_seconds, answer_seconds, duration
 from farflung.plan.run_price import RunPrice, price
 from farflung.plan.run_traffic import RunTraffic, lasting, traffic
-from farflung.plan.state_vectors import FLOAT, carried_vectors, codec_of, densities, inner_vectors, outer_vectors
+from farflung.plan.state_vectors import (
+    FLOAT,
+    carried_vectors,
+    codec_of,
+    densities,
+    inner_vectors,
+    opened_bytes,
+    outer_vectors,
+    owed_rate,
+)
 from farflung.plan.worker_memory import StepMemory, WorkerMemory, memory
 
 HEADROOM: Final = 0.95  # share of the machine's usable memory that a plan may fill
@@ -126,10 +135,13 @@ def advise(
     validators: int = 1,
     step: StepMemory | None = None,
 ) -> RunPlan:
-    """Plans a local run, with its traced `step` where there is one; raises PolicyError FF-PLAN-001 (budget),
-    FF-PLAN-002 (memory), FF-PLAN-003 (a state is too large for a store) or FF-COMP-023 (a payload is too long).
+    """Plans a local run, with its traced `step` where there is one.
+
+    Raises PolicyError FF-PLAN-001 (budget), FF-PLAN-002 (memory), FF-PLAN-003 (a state is too large for a store),
+    FF-PLAN-004 (lines are too slow to open one), FF-COMP-023 (a payload is too long).
     """
     _refuse_too_large_states(spec, layout)
+    _refuse_too_slow_lines(spec, layout, network)
     sent = traffic(spec, layout, dataset_bytes, codec_of(spec.sync, spec.rounds), network)
     need = memory(spec, layout, dataset_bytes, step, machine.torch)
     _refuse_too_little_memory(need, spec, machine)
@@ -169,6 +181,18 @@ def _refuse_too_large_states(spec: JobSpec, layout: TensorLayout) -> None:
             f"a state of this run has {format_bytes(size)}, and a store takes {format_bytes(limits.OBJECT_BYTES)}",
             cause=f"{layout.size:,} parameters, and {vectors - 1} more vectors as long as they are",
             hint=f"take a model of {(limits.OBJECT_BYTES - limits.MIB) // (FLOAT * vectors):,} parameters or fewer",
+        )
+
+
+def _refuse_too_slow_lines(spec: JobSpec, layout: TensorLayout, network: RunLinks) -> None:
+    """Who sends a state too slowly is found to withhold it: no line may make an honest provider guilty."""
+    needed, had = 8 * owed_rate(spec, layout), network.member.up
+    if network.is_apart and had < needed:
+        raise PolicyError(
+            "FF-PLAN-004",
+            f"audits need providers that send {format_rate(needed)}, and their lines have {format_rate(had)}",
+            cause=f"a state of {format_bytes(opened_bytes(spec, layout))} has to come within an hour",
+            hint="take a smaller model, hire providers with faster lines, or set audit.rate = 0",
         )
 
 

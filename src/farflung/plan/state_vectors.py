@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final, Protocol
 
+from farflung.core import limits
 from farflung.core.tensor_layout import TensorLayout
 from farflung.job.methods.registry import method_of
 from farflung.job.spec import JobSpec, SyncSpec
@@ -32,6 +33,7 @@ class ExpectedLength(Protocol):
 
 INNER: Final[Mapping[str, int]] = MappingProxyType({"adamw": 2, "sgd": 1, "muon": 2, "gradient": 1})
 FLOAT: Final = 4
+LINE_SHARE: Final = 0.8  # of the longest time for a state, that moving it may take: it is sealed first, and lines vary
 
 
 @dataclass(frozen=True)
@@ -92,6 +94,20 @@ def has_offset(sync: SyncSpec) -> bool:
 def carried_vectors(sync: SyncSpec) -> int:
     """Vectors that a peer carries from round to round beside its optimizer's."""
     return int(has_residual(sync)) + int(has_offset(sync))
+
+
+def opened_bytes(spec: JobSpec, layout: TensorLayout) -> int:
+    """Bytes of the largest state that an audit opens: weights, the inner optimizer's vectors, and what is carried."""
+    return FLOAT * layout.size * (1 + inner_vectors(spec) + carried_vectors(spec.sync))
+
+
+def owed_rate(spec: JobSpec, layout: TensorLayout) -> float:
+    """Bytes a second that a provider's line must carry, so that what an audit may ask of it comes in time; 0: nothing
+    is audited. A state has the time that limits.OWED_RATE takes, and limits.OWED_SECONDS at most.
+    """
+    size = opened_bytes(spec, layout) if spec.is_audited else 0
+    least = limits.OWED_LEAST_SECONDS + size / limits.OWED_RATE
+    return size / min(least, LINE_SHARE * limits.OWED_SECONDS)
 
 
 def outer_vectors(sync: SyncSpec) -> int:

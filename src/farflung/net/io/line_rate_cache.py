@@ -44,6 +44,11 @@ class LineRateCache:
         now = self._clock()
         return next((e.rate for e in self._lines() if e.network == network and now - e.when < _OLD_SECONDS), None)
 
+    def newest(self) -> int | None:
+        """The same of the network that was measured last."""
+        found = max(self._lines(), key=lambda each: each.when, default=None)
+        return None if found is None or self._clock() - found.when >= _OLD_SECONDS else found.rate
+
     def keep(self, network: str, rate: int) -> None:
         """Writes it down. Two processes that do so at once: one of them counts. Raises nothing."""
         others = [each for each in self._lines() if each.network != network][-(limits.LINES_KNOWN - 1) :]

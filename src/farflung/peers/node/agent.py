@@ -47,6 +47,7 @@ from farflung.peers.node.training_lease import TrainingLease
 from farflung.peers.node.voucher_bound import VoucherBound
 from farflung.peers.node.vouchers import VoucherStore
 from farflung.peers.node.workspace import JobWorkspace
+from farflung.peers.process import bandwidth_limits
 from farflung.peers.process.channel import Channel, by_name
 from farflung.peers.program.stall_watch import STALLED, StallWatch
 from farflung.peers.program.worker_bounds import bounds_of_lease
@@ -94,7 +95,8 @@ class NodeAgent:
         self._orders = OwnedTasks()  # under way
         self._facts = config.facts(capabilities(self._folder, config.flops or None, config.threads))
         offers = config.unit_price, config.stake, self._facts.memory_bytes
-        self._policy = LeasePolicy(chain, role.role, *offers, image_digest, *config.jobs_taken)
+        policy = LeasePolicy(chain, role.role, *offers, image_digest, *config.jobs_taken)
+        self._policy = policy._replace(upload=bandwidth_limits.known_upload(self._folder))
         self.counter = ByteCounter()
         self.endpoint, self.path_manager = open_endpoint(config, self.handle, self.counter, channel)
         self.reachability = Reachability(key, self.endpoint, self.path_manager)

@@ -2,7 +2,8 @@
 
 The time follows what has to be moved, at limits.OWED_RATE: a home with a slow uplink and a large model is no cheater.
 How many bytes that are the job's layout bounds, and the rate is the same for all: no peer wins time by what it says of
-its line or how slowly it sends, and limits.OWED_SECONDS is the most.
+its line or how slowly it sends, and limits.OWED_SECONDS is the most. Where that is less than a job's states need at
+that rate, its plan and its nodes have looked at their lines before (plan.state_vectors.owed_rate).
 
 A verifier that cannot reach anybody accuses nobody. So before it says that something is withheld it asks the
 requester for a sign of life, and looks at who else is behind the relay that does not answer.
@@ -25,7 +26,9 @@ from farflung.net.messages import RemoteError
 from farflung.peers.protocol import messages
 from farflung.peers.transfer import objects
 
-WITHHOLD_SECONDS: Final = 30.0  # within which a peer must serve what it had committed to, were it nothing
+WITHHOLD_SECONDS: Final = float(
+    limits.OWED_LEAST_SECONDS
+)  # within which a peer must serve what it had committed to, were it nothing
 REDIAL: Final = Backoff.every(0.3)  # between tries: a peer that died is back within seconds, and owes what it owed
 PROBE_SECONDS: Final = 10.0  # within which the requester answers a verifier that doubts its own line
 RELAY_GONE: Final = "FF-NET-070"

@@ -11,22 +11,25 @@ from farflung.core.ids import ZERO_HASH, Hash, PeerId
 from farflung.core.money import format_credits
 from farflung.core.relay_passes import SignedRelayPass
 from farflung.core.tensor_layout import TensorLayout
+from farflung.core.units import format_rate
 from farflung.host.io.machine_probe import torch_build
 from farflung.job import proof_class
 from farflung.job.gpt_shapes import gpt_shapes
+from farflung.job.spec import JobTerms
 from farflung.job.spec_checks import check
 from farflung.ledger.transactions import LeaseRole
 from farflung.net.relay_pass_checks import is_current
 from farflung.peers.node.job_fit import ClassPrices
 from farflung.peers.protocol import messages
 from farflung.peers.protocol.image_check import check_image
+from farflung.plan.state_vectors import owed_rate
 from farflung.plan.worker_memory import memory
 
 
 class LeasePolicy(NamedTuple):
     """One node's: its ledger and role, what it asks for a unit (pico-credits), its stake, memory, and its image: the
     digest of its farflung, looked up where a job asks for one. `allow_modules`: whether foreign Python may run here.
-    `drawn_only`: no job whose requester named the verifiers.
+    `drawn_only`: no job whose requester named the verifiers. `upload`: bytes a second of its line, 0: nobody knows.
     """
 
     chain: Hash
@@ -38,6 +41,7 @@ class LeasePolicy(NamedTuple):
     allow_modules: bool = False
     drawn_only: bool = False
     prices: ClassPrices = ClassPrices()
+    upload: Callable[[], float] = lambda: 0.0
 
     def judge(self, proposer: PeerId, proposal: messages.LeaseOfferRequest) -> None:
         """The right ledger, its price, a job that makes sense, memory that is there. Raises PolicyError."""
@@ -77,8 +81,20 @@ class LeasePolicy(NamedTuple):
                 hint="hire another provider, or leave audit.verifiers out",
             )
         check_image(proposal.terms, self.image)
+        self._check_line(proposal.terms)
         if needs(proposal) > self.memory_bytes:
             raise PolicyError("FF-APP-048", "the job needs more memory than this node has")
+
+    def _check_line(self, terms: JobTerms) -> None:
+        """Who sends what an audit asks for too slowly is found to withhold it, and loses stake for its line."""
+        needed, known = owed_rate(terms.spec, terms.layout), self.upload()
+        if self.role is LeaseRole.TRAIN and 0 < known < needed:
+            raise PolicyError(
+                "FF-APP-693",
+                "this node's line is too slow for what audits of the job may ask of it",
+                cause=f"it sends {format_rate(8 * known)}, and a state of this model needs {format_rate(8 * needed)}",
+                hint="hire another provider; its owner may raise up_mbit in network.toml",
+            )
 
     def _fault(self, proposal: messages.LeaseOfferRequest) -> str | None:
         """What would make this node work unpaid, lock more than it has, or need more memory than was judged."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -122,6 +122,19 @@ def line_pacer(folder: Path | None = None) -> LinePacer:
     caps = RateCaps(int(said.up_mbit * _MBIT), int(said.down_mbit * _MBIT))
     memory = None if folder is None else LineRateCache(folder / LINES)
     return LinePacer(caps, allowance=allowance(said.month_gb), memory=memory)
+
+
+def known_upload(folder: Path) -> Callable[[], float]:
+    """Says how many bytes a second this line carries at most, as its owner bounds it or as it was measured, which
+    `folder` remembers; 0: nobody knows. Raises UsageError FF-APP-198.
+    """
+    bound, remembered = read_bandwidth_limits().up_mbit * _MBIT, LineRateCache(folder / LINES)
+
+    def known() -> float:
+        rates = [rate for rate in (bound, float(remembered.newest() or 0)) if rate]
+        return min(rates, default=0.0)
+
+    return known
 
 
 def _warn(used: int) -> None:
