@@ -29,7 +29,7 @@ from farflung.plan.worker_memory import memory
 class LeasePolicy(NamedTuple):
     """One node's: its ledger and role, what it asks for a unit (pico-credits), its stake, memory, and its image: the
     digest of its farflung, looked up where a job asks for one. `allow_modules`: whether foreign Python may run here.
-    `drawn_only`: no job whose requester named the verifiers. `upload`: bytes a second of its line, 0: nobody knows.
+    `drawn_only`: no job whose requester named the verifiers. `upload`: bytes a second of its line, 0: unknown.
     """
 
     chain: Hash

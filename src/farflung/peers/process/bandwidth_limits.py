@@ -126,7 +126,7 @@ def line_pacer(folder: Path | None = None) -> LinePacer:
 
 def known_upload(folder: Path) -> Callable[[], float]:
     """Says how many bytes a second this line carries at most, as its owner bounds it or as it was measured, which
-    `folder` remembers; 0: nobody knows. Raises UsageError FF-APP-198.
+    `folder` remembers; 0: unknown. Raises UsageError FF-APP-198.
     """
     bound, remembered = read_bandwidth_limits().up_mbit * _MBIT, LineRateCache(folder / LINES)
 
