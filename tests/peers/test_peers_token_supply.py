@@ -46,7 +46,7 @@ class Network:
         write_atomic(folder.dataset_file, packed(DATA), "run.dataset")
         self.file = DatasetFile(folder.dataset_file)
         layout, first = TensorLayout.of({"w": (4,)}), digest(NS_OBJECT, b"")
-        self.terms = JobTerms(SPEC, self.file.root().name, ZERO_HASH, layout, REQUESTER, first)
+        self.terms = JobTerms(SPEC, self.file.root(SPEC).name, ZERO_HASH, layout, REQUESTER, first)
         self.archive = Archive(DiskObjectStore(root / "store"), root, JOB_KEY, REQUESTER)
         self.server = DatasetServer(self.terms, folder, self.archive)
         self.manifest = self.server.supplied()
@@ -77,6 +77,7 @@ class Network:
 @pytest.fixture
 def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setattr(limits, "WHOLE_DATA_BYTES", 1000)
+    monkeypatch.setattr(limits, "WHOLE_DATA_MOST", 1000)
 
     def make(cache_bytes: int = limits.GIB) -> Network:
         network = Network(tmp_path, cache_bytes)

@@ -157,7 +157,8 @@ LINEAGE: Final = 64  # runs that one stands on, the runs that those stand on amo
 REASON_LENGTH: Final = 300  # characters of why a job is outcome only
 TEXT_BYTES: Final = 8 << 30  # of text that one job names: it is read into memory when the job is prepared
 DATA_BYTES: Final = 1 << 40  # of a packed data set
-WHOLE_DATA_BYTES: Final = 64 * MIB  # of one that every node gets whole; of a larger one it fetches what it needs
+WHOLE_DATA_BYTES: Final = 64 * MIB  # of one that every node gets whole; of a larger one it fetches what it needs,
+WHOLE_DATA_MOST: Final = GIB  # unless that is as much as all of it, and no more than this
 DATASET_LEAVES: Final = 1 << 11  # of a large one, that are asked for at once: 8 to 32 MiB, which its requester holds
 PROGRAM_PLACES: Final = 8 << 30  # where a window of a proven job's data may start: law
 

@@ -25,5 +25,6 @@ def least_disk(spec: JobSpec, layout: TensorLayout, dataset_bytes: int) -> Bytes
     workers = spec.network.providers + spec.verifiers + 1
     public = (SNAPSHOTS + 2 * workers) * (1 + outer_vectors(spec.sync))
     states = public + spec.network.providers * (private + borders)
-    data = dataset_bytes + first_bytes(dataset_bytes) + kept_bytes(spec, dataset_bytes) * (spec.network.providers + 1)
+    kept = kept_bytes(spec, dataset_bytes) * (spec.network.providers + 1)
+    data = dataset_bytes + first_bytes(spec, dataset_bytes) + kept
     return Bytes(data + state * states)

@@ -166,7 +166,7 @@ def traffic(
     goes = moved(members, spec.hidden, forecast)
     push = 0 if forecast.way is ExchangeWay.FAN else PUSH
     sync_round = round(goes.sent * each) + members * push
-    data, state = on_wire(first_bytes(dataset_bytes)), on_wire(snapshot_bytes(spec, layout))
+    data, state = on_wire(first_bytes(spec, dataset_bytes)), on_wire(snapshot_bytes(spec, layout))
     # of a large data set: each member's rounds, those that are audited, and one that each node tries
     rounds_moved = members * spec.rounds + drawn.count + (members + verifiers) * (not proof_class.known(spec))
     pieces = round(rounds_moved * on_wire(round_bytes(spec, dataset_bytes)))

@@ -136,7 +136,7 @@ class WorkerEngine:
         torch.set_num_threads(_checked_threads(request.threads))
         data, is_here = token_tree.opened(request.dataset), not token_tree.is_root(request.dataset)
         # Tokens of a larger one were looked at when it was packed, and are when pieces of it come.
-        is_looked_at = is_here and len(request.dataset) <= limits.WHOLE_DATA_BYTES
+        is_looked_at = is_here and len(request.dataset) <= limits.WHOLE_DATA_MOST
         (dataset.check_dataset if is_looked_at else dataset.check_lengths)(data, spec.model)
         built = flat_model.build(spec, request.module, self._store, registry.opened(request.device))
         kernels.settle(codec_cost(spec, built.layout.size))

@@ -90,7 +90,7 @@ async def prepare(folder: RunFolder, worker: WorkerHandle, network: JoinedNetwor
     try:
         state = await ask(worker, worker_messages.InitializeCommand(), worker_messages.StateResult)
         layout = TensorLayout.of(dict(state.shapes))
-        large = await asyncio.to_thread(data.root)
+        large = await asyncio.to_thread(data.root, spec)
         named = await asyncio.to_thread(data.content) if large is None else large.name
         initial, root, lineage = _first(folder, spec, state, layout)
         write_atomic(folder.initial_file, iter(parts_of(initial)), "run.initial")
@@ -214,7 +214,7 @@ def _check_inputs(folder: RunFolder, terms: JobTerms, data: DatasetFile, module:
         raise damaged(folder.dataset_file, "its hash is not the one in the run's terms")
     if _module_hash(module) != terms.module:
         raise damaged(folder.module_file, "its hash is not the one in the run's terms")
-    large = data.root()
+    large = data.root(terms.spec)
     try:
         is_root = large is not None and large.name == terms.dataset
         named = partial(opened, pack_root(large)) if large is not None and is_root else data.parts

@@ -17,6 +17,7 @@ from farflung.peers.protocol.messages import DatasetLeavesRequest
 from farflung.peers.rundir.archive import Archive
 from farflung.peers.rundir.dataset_file import DatasetFile
 from farflung.peers.rundir.folder import RunFolder
+from farflung.plan.dataset_traffic import is_whole
 from farflung.store.sealed_objects import ObjectManifest
 
 KEPT_BYTES: Final = limits.GIB  # of pieces that lie sealed in the requester's store, for members that come later
@@ -34,7 +35,7 @@ class DatasetServer:
     def supplied(self) -> ObjectManifest:
         """What a node begins with, sealed in the own store: the data set, or what names it."""
         data = DatasetFile(self._file)
-        for anew in (False, True) if data.size > limits.WHOLE_DATA_BYTES else ():
+        for anew in () if is_whole(self._terms.spec, data.size) else (False, True):
             self._trees = data.trees(anew=anew)
             root = root_of(data.parts(), self._trees)
             if root.name == self._terms.dataset:

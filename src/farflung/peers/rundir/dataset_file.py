@@ -18,8 +18,10 @@ from farflung.core.io.spool_file import mapped
 from farflung.job.dataset import HEAD_BYTES, Dataset, read_head
 from farflung.job.io.token_file import FileTokens
 from farflung.job.safetensors_header import TokenExtent
+from farflung.job.spec import JobSpec
 from farflung.job.token_tree import DatasetRoot, DatasetTrees, root_of, shard_nodes
 from farflung.peers.rundir.bounded_read import unreadable
+from farflung.plan.dataset_traffic import is_whole
 from farflung.train.blobs import Blob, in_file
 
 _PIECE: Final = 4 * limits.MIB
@@ -45,9 +47,12 @@ class DatasetFile:
         train, heldout = (FileTokens(self.path, extent, head.dtype) for extent in extents)
         return Dataset(train, heldout)
 
-    def root(self) -> DatasetRoot | None:
-        """What terms name of a large data set, which no node gets whole. Raises RunError FF-APP-161, FF-CORE-050."""
-        return root_of(self.parts(), self.trees()) if self.size > limits.WHOLE_DATA_BYTES else None
+    def root(self, spec: JobSpec) -> DatasetRoot | None:
+        """What the terms of a new job name of a data set that its nodes do not get whole; None: they do.
+
+        Raises RunError FF-APP-161, FF-CORE-050.
+        """
+        return None if is_whole(spec, self.size) else root_of(self.parts(), self.trees())
 
     def is_named(self, name: Hash) -> bool:
         """Whether terms name this very data set, all of which is read. Raises as `root`."""
