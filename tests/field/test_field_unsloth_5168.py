@@ -267,11 +267,10 @@ def test_what_is_planned_for_an_agent_covers_a_step_by_the_jobs_graph(model: Mod
     spec = replace(spec_of(model, 2), sync=SyncSpec(method="diloco", codec="dense", steps=2))
     built = flat_model.build(spec, b"")
     planned, without = (memory(each, built.layout, 0) for each in (spec, replace(spec, audit=AuditSpec(0, 0.0, 0))))
-    needed = peak(traced(built, spec))
+    needed = peak(traced(built, spec), keeps_outputs=False)
     assert needed <= planned.trial <= AGENT + 3 * needed
     assert without.trial == 0
-    nodes = NetworkSpec(providers=MEMBERS).providers + spec.verifiers
-    assert planned.agents >= nodes * planned.trial
+    assert planned.lease > planned.trial
 
 
 def test_a_node_without_memory_for_the_graph_says_so_before_it_works(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -305,8 +305,8 @@ def test_memory_counts_states_by_optimizer_and_what_encoding_takes() -> None:
     unchecked = memory(spec(audit=AuditSpec(rate=0.0, probation=0)), LAYOUT, 0)
     double = memory(spec(batch=16, audit=AuditSpec(rate=0.0, probation=0)), LAYOUT, 0)
     assert double.activations == 2 * unchecked.activations
-    assert adamw.network == 8 * (adamw.worker - adamw.shared) + adamw.shared + adamw.agents
-    assert unchecked.network == 6 * (unchecked.worker - unchecked.shared) + unchecked.shared + unchecked.agents
+    assert adamw.network == 8 * (adamw.lease - adamw.shared) + adamw.shared + adamw.agents
+    assert unchecked.network == 6 * (unchecked.lease - unchecked.shared) + unchecked.shared + unchecked.agents
 
 
 def test_a_traced_step_takes_the_place_of_the_closed_form() -> None:

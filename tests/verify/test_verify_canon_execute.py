@@ -15,7 +15,7 @@ from farflung.core.canon.graph import CanonicalGraph, GraphNode, GraphOutput, ch
 from farflung.core.canon.operation_rules import F32, I64, OPERATIONS
 from farflung.core.errors import ProtocolError, RunError, UsageError
 from farflung.verify.canon import tensor_kernels
-from farflung.verify.canon.execute import execute, products
+from farflung.verify.canon.execute import execute, peak, products
 
 seeds = st.integers(0, 1 << 32)
 
@@ -89,6 +89,17 @@ class Memory:
 
     def alive(self) -> int:
         return len({value.ctypes.data for ref in self.refs if (value := ref()) is not None})
+
+
+@given(graphs(tuple(sorted(OPERATIONS)), most=6), seeds)
+@settings(max_examples=20)
+def test_outputs_that_are_handed_over_are_the_same_and_none_is_kept(graph, seed):
+    wanted, handed = execute(graph, inputs_of(graph, seed)), {}
+    assert execute(graph, inputs_of(graph, seed), hand=lambda name, value: handed.update({name: value.copy()})) == {}
+    assert {name: canonical_bytes(v) for name, v in handed.items()} == {
+        name: canonical_bytes(v) for name, v in wanted.items()
+    }
+    assert peak(graph, keeps_outputs=False) <= peak(graph)
 
 
 def test_a_value_is_dropped_after_its_last_use():

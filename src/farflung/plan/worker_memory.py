@@ -35,10 +35,10 @@ SHARED_COMPILED: Final = 70_000_000
 AGENT: Final = 90_000_000
 AGENT_PIECES: Final = 90_000_000
 AGENT_STATES: Final = 8
-# Of a step in exact arithmetic, beside what a worker's step keeps: weights and optimizer at both ends, as arguments, as
-# results and as they are compared (measured 1.21 GB of 10 M parameters); its largest value and the work in binary64,
-# and softmax and its gradient of each attention, which are not fused there (verify.canon.execute).
-TRIAL_STATES: Final = 5
+# Of a step in exact arithmetic, beside what a worker's step keeps: weights, gradients, and what is read and compared of
+# the optimizer, which lies in a mapped file; its largest value and the work in binary64, and softmax and its gradient
+# of each attention, which are not fused there (verify.canon.execute).
+TRIAL_STATES: Final = 3
 TRIAL_COPIES: Final = 9
 TRIAL_SCORES: Final = 2
 OTHERS: Final = 3  # ledger, checker and supervisor
@@ -82,8 +82,8 @@ class WorkerMemory(msgspec.Struct, frozen=True):
     dataset: Bytes
     activations: Bytes
     agents: Bytes  # the other processes of a local network, together
-    agent: Bytes  # of them, one node's, with the process that tries the job's graph
-    trial: Bytes  # of it, what that process takes
+    agent: Bytes  # of them, one node's
+    trial: Bytes  # the process beside a node's that tries the job's graph, before its worker makes a step
     workers: int  # of providers, of verifiers, and the supervisor's own
     verifiers: int  # of them
     shared: Bytes  # of each worker, what all have in common
@@ -101,13 +101,19 @@ class WorkerMemory(msgspec.Struct, frozen=True):
         return Bytes(self.baseline + self.dataset + max(int(self.heap * self.step), encoding))
 
     @property
+    def lease(self) -> Bytes:
+        """A worker and what runs beside it for a job, at their peak: it waits while the job's graph is tried."""
+        waiting = self.baseline + self.dataset + self.parameters + self.gradients
+        return Bytes(max(self.worker, waiting + self.trial))
+
+    @property
     def network(self) -> Bytes:
         """All processes of a local network: each node's worker, the supervisor's own, and the agents."""
-        return Bytes(self.workers * (self.worker - self.shared) + self.shared + self.agents)
+        return Bytes(self.workers * (self.lease - self.shared) + self.shared + self.agents)
 
     def members_in(self, usable: int, members: int) -> int:
         """How many providers instead of `members` a local network may have in `usable` bytes; below 1: none fits."""
-        return members + (usable - self.network) // (self.worker - self.shared + self.agent)
+        return members + (usable - self.network) // (self.lease - self.shared + self.agent)
 
 
 def gpt_activations(spec: JobSpec) -> Bytes:
@@ -192,7 +198,7 @@ def trial_bytes(spec: JobSpec, layout: TensorLayout, activations: int) -> Bytes:
     heads = model.heads if model.kind == "gpt" else 0
     scores = FLOAT * tokens * heads * model.context
     largest = max(scores, FLOAT * tokens * widest(model, layout), *(FLOAT * t.size for t in layout.tensors))
-    states = FLOAT * layout.size * (TRIAL_STATES * (1 + inner_vectors(spec)) + 1)  # and gradients
+    states = FLOAT * layout.size * TRIAL_STATES
     kept = activations + TRIAL_SCORES * model.layers * scores
     return Bytes(AGENT + int(HEAP_SLACK * (kept + TRIAL_COPIES * largest + states)))
 
@@ -253,7 +259,7 @@ def memory(
     activations = Bytes(max(activations + profile_bytes(spec, layout), pass_activations(spec, layout)))
     nodes, is_compiled = spec.network.providers + spec.verifiers, kernels.compiles(codec_cost(spec, layout.size))
     data = held_bytes(spec, dataset_bytes)  # mapped from a file, of which all may be resident
-    agent = AGENT + min(AGENT_STATES * state, AGENT_PIECES) + data + trial
+    agent = AGENT + min(AGENT_STATES * state, AGENT_PIECES) + data
     others = OTHERS + (RELAYS if spec.hidden else 0)
     return WorkerMemory(
         baseline=Bytes(BASELINE + torch.resident + (COMPILED if is_compiled else 0) + RECOMPUTING * is_recomputed),
@@ -263,7 +269,7 @@ def memory(
         exchange=exchange_bytes(spec, layout),
         dataset=data,
         activations=activations,
-        agents=Bytes((nodes + 1) * agent - trial + others * AGENT),  # the requester tries it before
+        agents=Bytes((nodes + 1) * agent + others * AGENT),
         agent=Bytes(agent),
         trial=trial,
         workers=nodes + 1,

@@ -195,19 +195,20 @@ def distances(
     result: dict[str, Float64] = {}
     for name, vector in mine.items():
         base = start if name == PARAMS else None
-        rows = [_distance(vector[p], claimed[name][p], None if base is None else base[p]) for _, p in layout.slices()]
+        rows = [distance(vector[p], claimed[name][p], None if base is None else base[p]) for _, p in layout.slices()]
         result[name] = np.array(rows, np.float64)
-        for read in (start, vector, claimed[name]):
-            leave(read)
     return result
 
 
-def _distance(mine: Float32, claimed: Float32, base: Float32 | None) -> float:
+def distance(mine: Float32, claimed: Float32, base: Float32 | None) -> float:
+    """How far one tensor lies from another (`distances`); `base`: where both began, None: the unit is `mine` itself."""
     apart, unit = 0.0, 0.0
     for piece in blocks(slice(0, mine.size)):
         wide = mine[piece].astype(np.float64)
         apart = math.hypot(apart, float(np.linalg.norm(claimed[piece].astype(np.float64) - wide)))
         unit = math.hypot(unit, float(np.linalg.norm(wide if base is None else wide - base[piece])))
+        for read in (mine, claimed, base):
+            leave(None if read is None else read[piece])
         for vector in (mine, claimed, base):
             leave(None if vector is None else vector[piece])
     if apart == 0.0:

@@ -47,7 +47,7 @@ async def try_step(
     it), -104 (the graph is another step), -117 (it takes too long), -118, and what the worker raises of training that
     fails.
     """
-    needed = check_memory(graph.parts, memory_bytes())
+    needed = check_memory(graph.parts, memory_bytes(), is_trial=True)
     layout, spec = graph.layout, graph.parts.spec
     data = public_state.pieces(public, layout)
     ends = [BorderState(public.round, 0)]

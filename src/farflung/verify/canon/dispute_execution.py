@@ -86,10 +86,15 @@ def sections(layout: TensorLayout, vectors: Mapping[str, Float32]) -> dict[str, 
     }
 
 
-def check_memory(parts: JobProgramParts, most: int) -> int:
-    """Bytes that an execution takes. Raises RunError FF-VERI-103 before one begins that does not fit into `most`."""
+def check_memory(parts: JobProgramParts, most: int, *, is_trial: bool = False) -> int:
+    """Bytes that an execution takes. Raises RunError FF-VERI-103 before one begins that does not fit into `most`.
+
+    `is_trial`: of one step that is compared as it is made (verify.canon.step_check).
+    """
     states = 2 * sum(4 * math.prod(each.shape) for each in parts.graph.inputs if "/" in each.name)
     needed = max(peak(parts.graph), peak(parts.judge)) + states
+    if is_trial:
+        needed = peak(parts.graph, keeps_outputs=False)
     if needed > most:
         raise RunError(
             "FF-VERI-103",

@@ -16,25 +16,30 @@ from farflung.core.canon import array_operations
 from farflung.core.canon.array_operations import DTYPES, Array
 from farflung.core.canon.graph import CanonicalGraph, GraphInput, GraphNode, check
 from farflung.core.errors import RunError, UsageError
+from farflung.core.mapped_pages import leave
 from farflung.verify.canon import tensor_kernels
 
 Seen = Callable[[int, Array], None]
+Hand = Callable[[str, Array], None]
 
 WORK: Final = 8  # times a result's own bytes: what NumPy's forms of exp, log, erf and tanh need meanwhile
 
 
-def execute(graph: CanonicalGraph, inputs: Mapping[str, Array], seen: Seen | None = None) -> dict[str, Array]:
+def execute(
+    graph: CanonicalGraph, inputs: Mapping[str, Array], seen: Seen | None = None, hand: Hand | None = None
+) -> dict[str, Array]:
     """Every output of a graph by its name: C-contiguous arrays of the stated kind and shape.
 
     `inputs`: an array for each of the graph's inputs. An output that is an input, or another output, is the same array.
     `seen`: told each value with its number, inputs included, in ascending order; it may keep an array, not change it.
+    `hand`: given each output as it is made, and then none is kept: the result is empty.
     Raises UsageError FF-VERI-070 (other names), -071 (another kind or shape), RunError -072 (the process flushes
     denormals to zero), and what `check` raises.
     """
     check(graph)
     tensor_kernels.foresee(products(graph))
     values = dict(enumerate(_taken(graph, inputs)))
-    uses = last_uses(graph)
+    uses, named = last_uses(graph, keeps_outputs=hand is None), _names_of_outputs(graph)
     with np.errstate(all="ignore"):  # infinities and NaN are results like others
         _check_denormals()
         for number in range(len(graph.inputs) + len(graph.nodes)):
@@ -45,20 +50,31 @@ def execute(graph: CanonicalGraph, inputs: Mapping[str, Array], seen: Seen | Non
                 dying |= set(made.args)
             if seen is not None:
                 seen(number, values[number])
+            if hand is not None:
+                for name in named.get(number, ()):
+                    hand(name, values[number])
             for each in dying:
                 if uses[each] <= number:
-                    del values[each]
-    return {output.name: values[output.value] for output in graph.outputs}
+                    leave(values.pop(each))  # an input may lie in a mapped file
+    return {} if hand is not None else {output.name: values[output.value] for output in graph.outputs}
 
 
-def peak(graph: CanonicalGraph) -> int:
+def _names_of_outputs(graph: CanonicalGraph) -> dict[int, list[str]]:
+    """By the number of a value."""
+    named: dict[int, list[str]] = {}
+    for output in graph.outputs:
+        named.setdefault(output.value, []).append(output.name)
+    return named
+
+
+def peak(graph: CanonicalGraph, *, keeps_outputs: bool = True) -> int:
     """Bytes that `execute` holds at most, inputs included: what is alive at once, and a function's work in binary64.
 
     A bound that is computed from shapes alone, before anything is allocated; torch and Python themselves come on top.
     """
     values = [graph.value(number) for number in range(len(graph.inputs) + len(graph.nodes))]
     sizes = [math.prod(each.shape) * DTYPES[each.kind].itemsize for each in values]
-    uses, held, most = last_uses(graph), sum(sizes[: len(graph.inputs)]), 0
+    uses, held, most = last_uses(graph, keeps_outputs=keeps_outputs), sum(sizes[: len(graph.inputs)]), 0
     dying: dict[int, int] = {}
     for number, size in enumerate(sizes):
         held += size if number >= len(graph.inputs) else 0
@@ -75,14 +91,16 @@ def products(graph: CanonicalGraph) -> int:
     )
 
 
-def last_uses(graph: CanonicalGraph) -> list[int]:
-    """For each value the last value that is made of it; itself if none is, and one past all of them for an output."""
+def last_uses(graph: CanonicalGraph, *, keeps_outputs: bool = True) -> list[int]:
+    """For each value the last value that is made of it; itself if none is, and one past all of them for an output that
+    is kept.
+    """
     end = len(graph.inputs) + len(graph.nodes)
     uses = list(range(end))
     for number, node in enumerate(graph.nodes, len(graph.inputs)):
         for arg in node.args:
             uses[arg] = number
-    for output in graph.outputs:
+    for output in graph.outputs if keeps_outputs else ():
         uses[output.value] = end
     return uses
 

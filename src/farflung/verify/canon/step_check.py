@@ -8,8 +8,6 @@ some rounds alone is found by some node, and its maker cannot know by which.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from farflung.core.canon.array_operations import Array
 from farflung.core.canon.program import SegmentSteps
 from farflung.core.errors import SpecError
@@ -39,10 +37,19 @@ def check_step(
     begin, end = ends
     segment = dispute_execution.segment_of(parts, layout, public, member, SegmentSteps(0, 1), begin, end)
     optimizer = parts.spec.optimizer
-    made = execute(parts.graph, dispute_execution.inputs(parts, segment, 0, segment.start))
-    mine = {vector: layout.flatten(_section(made, vector)) for vector in (PARAMS, *inner_state.VECTORS[optimizer.name])}
-    claimed = segments.compared(end, optimizer)
-    excess = compare(tolerance, layout, segments.distances(layout, public, mine, claimed))
+    claimed, places = segments.compared(end, optimizer), {tensor.name: place for tensor, place in layout.slices()}
+    found: dict[str, dict[str, float]] = {vector: {} for vector in (PARAMS, *inner_state.VECTORS[optimizer.name])}
+
+    def compared(output: str, made: Array) -> None:
+        """One tensor of the end; nothing of it is kept."""
+        vector, _, tensor = output.partition("/")
+        if vector in found:
+            base = public[places[tensor]] if vector == PARAMS else None
+            found[vector][tensor] = segments.distance(made.reshape(-1), claimed[vector][places[tensor]], base)
+
+    execute(parts.graph, dispute_execution.inputs(parts, segment, 0, segment.start), hand=compared)
+    distances = {vector: [each[tensor.name] for tensor in layout.tensors] for vector, each in found.items()}
+    excess = compare(tolerance, layout, distances)
     if excess > WHOLE:
         raise SpecError(
             "FF-VERI-104",
@@ -50,7 +57,3 @@ def check_step(
             cause=f"a step of round {begin.round} lies {excess / WHOLE:g} tolerances from the native one",
             hint="take no part in this job: honest work would be found guilty",
         )
-
-
-def _section(made: Mapping[str, Array], vector: str) -> dict[str, Array]:
-    return {name.removeprefix(f"{vector}/"): array for name, array in made.items() if name.startswith(f"{vector}/")}
