@@ -35,10 +35,10 @@ SHARED_COMPILED: Final = 70_000_000
 AGENT: Final = 90_000_000
 AGENT_PIECES: Final = 90_000_000
 AGENT_STATES: Final = 8
-# Of a step in exact arithmetic, beside what a worker's step keeps: weights, gradients, and what is read and compared of
-# the optimizer, which lies in a mapped file; its largest value and the work in binary64, and softmax and its gradient
-# of each attention, which are not fused there (verify.canon.execute).
-TRIAL_STATES: Final = 3
+# Of a step in exact arithmetic, beside what a worker's step keeps: weights and gradients (the optimizer's vectors lie in
+# a mapped file, and are read a tensor at a time); its largest value and the work in binary64, and softmax and its
+# gradient of each attention, which are not fused there (verify.canon.execute).
+TRIAL_STATES: Final = 2
 TRIAL_COPIES: Final = 9
 TRIAL_SCORES: Final = 2
 OTHERS: Final = 3  # ledger, checker and supervisor
@@ -197,10 +197,10 @@ def trial_bytes(spec: JobSpec, layout: TensorLayout, activations: int) -> Bytes:
     model, tokens = spec.model, spec.pass_rows * spec.model.context
     heads = model.heads if model.kind == "gpt" else 0
     scores = FLOAT * tokens * heads * model.context
-    largest = max(scores, FLOAT * tokens * widest(model, layout), *(FLOAT * t.size for t in layout.tensors))
-    states = FLOAT * layout.size * TRIAL_STATES
+    largest = max(scores, FLOAT * tokens * widest(model, layout))
+    states = FLOAT * (layout.size * TRIAL_STATES + max(tensor.size for tensor in layout.tensors))
     kept = activations + TRIAL_SCORES * model.layers * scores
-    return Bytes(AGENT + int(HEAP_SLACK * (kept + TRIAL_COPIES * largest + states)))
+    return Bytes(AGENT + int(HEAP_SLACK * kept) + TRIAL_COPIES * largest + states)
 
 
 def border_vectors(spec: JobSpec) -> int:
