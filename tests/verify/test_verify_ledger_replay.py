@@ -377,7 +377,7 @@ def test_a_model_that_the_payloads_do_not_give_is_refused_although_the_ledger_na
 
 def test_a_tensor_of_another_shape_is_refused() -> None:
     lie = altered(lambda tensors: {**tensors, "alpha": tensors["alpha"].T.copy()})
-    refused(Story({"model": lie}), "FF-CORE-041")
+    refused(Story({"model": lie}), "FF-VERI-041")
 
 
 @pytest.mark.parametrize(
