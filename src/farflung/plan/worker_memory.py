@@ -35,9 +35,9 @@ SHARED_COMPILED: Final = 70_000_000
 AGENT: Final = 90_000_000
 AGENT_PIECES: Final = 90_000_000
 AGENT_STATES: Final = 8
-# Of a step in exact arithmetic, beside what a worker's step keeps: weights and gradients (the optimizer's vectors lie in
-# a mapped file, and are read a tensor at a time); its largest value and the work in binary64, and softmax and its
-# gradient of each attention, which are not fused there (verify.canon.execute).
+# Of a step in exact arithmetic, beside what a worker's step keeps: weights and gradients (the optimizer's vectors are
+# read from a mapped file a tensor at a time); its largest value and the work in binary64, and softmax and its gradient
+# of each attention, which are not fused there (verify.canon.execute).
 TRIAL_STATES: Final = 2
 TRIAL_COPIES: Final = 9
 TRIAL_SCORES: Final = 2
