@@ -88,6 +88,7 @@ class DenseCodec:
             for one in sent:
                 self._restore(one, found[one.slab.place])
                 leave(found[one.slab.place])
+            body.rest()
         body.close()
         return found
 

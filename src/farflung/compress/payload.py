@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple
 from farflung.core import limits
 from farflung.core.errors import PolicyError, ProtocolError, VerificationError
 from farflung.core.ids import ID_BYTES, Hash, PeerId
-from farflung.core.mapped_pages import PIECE_BYTES, leave
+from farflung.core.mapped_pages import leave
 
 MAGIC: Final = b"FFC1"
 VERSION: Final = 2
@@ -219,15 +219,17 @@ class BodyReader:
         if not 0 <= nbytes <= len(self._body) - self._at:
             cause = f"{nbytes} bytes wanted, {len(self._body) - self._at} left"
             raise ProtocolError("FF-COMP-011", "payload body is too short", cause=cause)
-        if self._at - self._read >= PIECE_BYTES:
-            leave(self._body[self._read : self._at])
-            self._read = self._at
         self._at += nbytes
         return self._body[self._at - nbytes : self._at]
+
+    def rest(self) -> None:
+        """What was taken so far is used: its pages leave, if the payload is mapped."""
+        leave(self._body[self._read : self._at])
+        self._read = self._at
 
     def close(self) -> None:
         """Raises ProtocolError FF-COMP-011 when bytes are left over."""
         if self._at != len(self._body):
             cause = f"{len(self._body) - self._at} bytes follow the last value"
             raise ProtocolError("FF-COMP-011", "payload body is too long", cause=cause)
-        leave(self._body[self._read :])
+        self.rest()

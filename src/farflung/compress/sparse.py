@@ -123,6 +123,7 @@ class TopKCodec:
                 values[:] = 0.0
                 self._restore(sent, values)
                 leave(values)
+            body.rest()
         body.close()
         cut.scatter(joined, found)
         for _, place in some.layout.slices():
