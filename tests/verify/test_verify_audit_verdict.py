@@ -61,6 +61,12 @@ def test_small_differences_between_machines_give_the_same_terms() -> None:
     assert first.limits == (("params", (1 << 19, 0)), ("mean", (1 << 27, 1 << 22)))
 
 
+def test_narrow_products_have_narrower_limits_or_nothing_nearer_were_seen() -> None:
+    noise = [("params", (3e-3, 1e-6))]
+    wide, narrow = (tolerance_of(noise, bits).limits[0][1] for bits in (32, 16))
+    assert wide == (8 * narrow[0], narrow[1])
+
+
 def test_a_model_whose_honest_work_is_nothing_but_noise_is_refused_with_numbers() -> None:
     with pytest.raises(PolicyError, match=r"FF-VERI-050.*0\.3"):
         tolerance_of([("params", (0.3, 0.9)), ("mean", (1e-6, 1e-6))])

@@ -79,7 +79,7 @@ CLASSES: Final = {
 NARROW: Final = "bf16"
 MEASURED: Final = {
     "float32": ("skip-one", "drop-row", NARROW, "fp8"),
-    "bfloat16": ("skip-one", "drop-row", "int8", "fp8"),
+    "bfloat16": ("skip-one", "drop-row", "fp8"),  # whole numbers of 8 bits: decision 107
 }
 
 

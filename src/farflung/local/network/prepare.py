@@ -191,7 +191,7 @@ async def _profile(worker: WorkerHandle, initial: Blob, layout: TensorLayout, as
     if profiled is None:
         profiled = await ask(worker, worker_messages.ProfileCommand(initial), worker_messages.ProfileResult)
         await asyncio.to_thread(cache.keep, asked, encode(profiled))
-    tolerance = tolerance_of(profiled.noise)
+    tolerance = tolerance_of(profiled.noise, asked.spec.numerics.bits)
     check_margins(tolerance, layout, profiled.shortcuts)
     return tolerance
 
