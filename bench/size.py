@@ -121,9 +121,11 @@ def whole(shape: Shape) -> Iterator[Row]:
         apart = abs(most / plan["memory_bytes"] - 1) * 100
         against = f"measured {most / 1e6:.0f} MB, planned {plan['memory_bytes'] / 1e6:.0f} MB"
         yield at_most(f"plan of a worker, {plan['parameters'] / 1e6:.1f} M", apart, "%", 10, against)
-    trials = [each["seconds"] for each in large.all("profile")]
-    if trials:
-        yield told(f"{size} noise profile", trials[0], "s", "48 steps, once for a job's terms")
+    ready = max(each["at"] for each in large.all("process") if each["role"] == "verifier")
+    before = large.all("class")[0]["at"] - ready
+    step = min(each["train_seconds"] / each["peers"] for each in large.all("round")) / spec.sync.steps
+    about = f"{before:.0f} s before escrow; a step takes {step:.1f} s; a tenth of a job of ten times as many"
+    yield told(f"{size} tracing, noise profile and trial", before / step, "steps of a worker", about)
 
 
 def spec_of(flags: dict[str, str]) -> JobSpec:
