@@ -123,7 +123,7 @@ def whole(shape: Shape) -> Iterator[Row]:
         yield at_most(f"plan of a worker, {plan['parameters'] / 1e6:.1f} M", apart, "%", 10, against)
     ready = max(each["at"] for each in large.all("process") if each["role"] == "verifier")
     before = large.all("class")[0]["at"] - ready
-    step = min(each["train_seconds"] / each["peers"] for each in large.all("round")) / spec.sync.steps
+    step = min(each["train_seconds"] for each in large.all("round")) / spec.sync.steps
     about = f"{before:.0f} s before escrow; a step takes {step:.1f} s; a tenth of a job of ten times as many"
     yield told(f"{size} tracing, noise profile and trial", before / step, "steps of a worker", about)
 
