@@ -8,7 +8,7 @@ from typing import Final
 VERSION: Final = "0.1.0"
 
 # What a job consists of: its terms, the messages of its leases, its log. A job keeps its format for life.
-JOB_FORMAT: Final = 3  # of new jobs: prices and stakes in pico-credits
+JOB_FORMAT: Final = 4  # of new jobs: passes of a step, bfloat16, data sets by their root
 JOB_FORMATS: Final = (JOB_FORMAT,)  # that this farflung works on
 
 # The newest version of the ledger's law that this farflung executes; it knows those before, too (ledger.law_version).
