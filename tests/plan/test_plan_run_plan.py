@@ -338,9 +338,10 @@ def test_a_workers_file_counts_what_each_method_keeps_beside_the_weights() -> No
     def vectors(job: JobSpec) -> int:
         return round(state_file_bytes(job, LAYOUT) / (4 * LAYOUT.size + (1 << 16)))
 
-    plain, late = spec(), spec(sync=sparse(delay=1))
-    # The change that waits, before and after a merge; the offset thrice, and in both opened states; the round ahead.
-    assert vectors(late) - vectors(plain) == 2 + 3 + 2 + (plain.segments * 3 + 1)
+    unchecked = AuditSpec(rate=0.0, probation=0)
+    plain, late = spec(audit=unchecked), spec(audit=unchecked, sync=sparse(delay=1))
+    # The change that waits, before and after a merge; the offset thrice; the round ahead.
+    assert vectors(late) - vectors(plain) == 2 + 3 + (plain.segments * 3 + 1)
     stepwise = sparse(method="powersgd", codec="low_rank", steps=1, outer="adamw")
     gradient = spec(optimizer=OptimizerSpec(name="gradient"), sync=stepwise)
     assert memory(gradient, LAYOUT, 0).optimizer == 4 * LAYOUT.size  # the velocity

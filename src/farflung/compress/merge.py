@@ -46,6 +46,7 @@ from farflung.core.ids import PeerId, short
 from farflung.core.mapped_pages import leave
 from farflung.core.tensor_layout import Float32, TensorLayout
 
+STRETCH: Final = 32 * _BLOCK  # elements whose sum is held at once
 _HALF: Final = 36  # bits of the lower part of Σ x²; the upper one of limits.ELEMENTS values takes 60
 
 assert limits.PEERS * limits.WEIGHT * SATURATION < 1 << 62  # law 1
@@ -99,17 +100,32 @@ def merge(layout: TensorLayout, parts: Sequence[WeightedUpdate], rule: Rule = "c
     weights: list[TensorWeight] = []
     clipped = {part.peer: ClippedLength(0.0, 0.0) for part in parts}
     for _, place in layout.slices():
-        present = [part for part in parts if is_trained(part.values[place])]
-        weights.append(TensorWeight(place, sum(part.weight for part in present)))
-        measured = [_TensorUpdate.of(part, place) for part in present]
-        shares = [share for share in measured if share.square]
-        ceiling = _ceiling(shares, rule)
-        _merge_tensor(total[place], shares, ceiling)
-        for part, share in zip(present, measured, strict=True):
-            clipped[part.peer] = share.clipped(ceiling, clipped[part.peer])
-        if rule == "centered" and shares:
-            centered_clip.centre(total[place], [s.values for s in shares], [s.weight for s in shares])
+        tensor = _TensorMerge.of(parts, place, rule)
+        weights.append(TensorWeight(place, tensor.weight))
+        tensor.add_up(total[place], 0)
+        for peer, length in tensor.clipped.items():
+            before = clipped[peer]
+            clipped[peer] = ClippedLength(before.sent + length.sent, before.taken + length.taken)
     return WeightedSum(total, tuple(weights), clipped)
+
+
+def mean_of_tensor(parts: Sequence[WeightedUpdate], rule: Rule, out: Float32) -> dict[PeerId, ClippedLength]:
+    """`mean` of `merge`, of parts that are one tensor: written to `out`, with the sum of STRETCH elements at a time
+    (`centered` looks at all of them). What each part lost to the clip.
+    """
+    tensor = _TensorMerge.of(parts, slice(0, out.size), rule)
+    step = max(1, out.size) if rule == "centered" else STRETCH
+    for start in range(0, out.size, step):
+        own = out[start : start + step]
+        total = np.empty(own.size, np.int64)
+        tensor.add_up(total, start)
+        own[:] = mean_from_fixed(total, tensor.weight) if tensor.weight else 0.0
+        for values in (own, *(part.values[start : start + step] for part in parts)):
+            leave(values)
+    if tensor.weight:
+        mark_nothing_sent(out)
+    nothing = {part.peer: ClippedLength(0.0, 0.0) for part in parts}
+    return nothing | tensor.clipped
 
 
 def mean(merged: WeightedSum) -> Float32:
@@ -135,16 +151,45 @@ class _TensorUpdate(NamedTuple):
         """The part's share of the tensor at `place`, measured."""
         values = part.values[place]
         high, low, peaks = _measured(values, _BLOCK)
+        leave(values)
         return cls(part.weight, values, (int(high) << _HALF) + int(low), peaks)
 
     def scale(self, ceiling: int) -> int:
         """What the values are multiplied by, in units of 2^-30."""
         return factor(self.square, ceiling) if self.square > ceiling else 1 << FACTOR_BITS
 
-    def clipped(self, ceiling: int, before: ClippedLength) -> ClippedLength:
-        """`before`, and what this tensor adds to it."""
+    def clipped(self, ceiling: int) -> ClippedLength:
+        """What the clip takes of it."""
         taken = math.sqrt(self.square) - math.sqrt(min(self.square, ceiling))
-        return ClippedLength(before.sent + self.square, before.taken + taken**2)
+        return ClippedLength(self.square, taken**2)
+
+
+class _TensorMerge(NamedTuple):
+    """One tensor, measured: who has a share of it, and what none of them may exceed."""
+
+    rule: Rule
+    weight: int  # of all who took part
+    shares: list[_TensorUpdate]
+    ceiling: int
+    clipped: dict[PeerId, ClippedLength]
+
+    @classmethod
+    def of(cls, parts: Sequence[WeightedUpdate], place: slice, rule: Rule) -> _TensorMerge:
+        """The tensor that lies at `place` in the parts."""
+        present = [part for part in parts if is_trained(part.values[place])]
+        measured = [_TensorUpdate.of(part, place) for part in present]
+        shares = [share for share in measured if share.square]
+        ceiling = _ceiling(shares, rule)
+        clipped = {part.peer: share.clipped(ceiling) for part, share in zip(present, measured, strict=True)}
+        return cls(rule, sum(part.weight for part in present), shares, ceiling, clipped)
+
+    def add_up(self, total: Int64, start: int) -> None:
+        """Writes the weighted sum of the elements from `start` on to `total`; all of them, where the rule is
+        `centered`. `start` is a multiple of a block.
+        """
+        _merge_elements(total, start, self.shares, self.ceiling)
+        if self.rule == "centered" and self.shares:
+            centered_clip.centre(total, [s.values for s in self.shares], [s.weight for s in self.shares])
 
 
 @compiled("measured")
@@ -167,20 +212,20 @@ def _ceiling(shares: Sequence[_TensorUpdate], rule: Rule) -> int:
     return sorted(share.square for share in shares)[-1 if rule == "mean" else (len(shares) - 1) // 2]
 
 
-def _merge_tensor(total: Int64, shares: Sequence[_TensorUpdate], ceiling: int) -> None:
-    """Writes the weighted sum of one tensor to `total`, clipped or not; zeros where nobody has a share."""
+def _merge_elements(total: Int64, start: int, shares: Sequence[_TensorUpdate], ceiling: int) -> None:
+    """Writes the weighted sum of a tensor's elements from `start` on, clipped or not; zeros where nobody has one."""
     if not shares:
         total[:] = 0
         return
     scales = [share.scale(ceiling) for share in shares]
-    for number, start in enumerate(range(0, total.size, _BLOCK)):
-        place = slice(start, start + _BLOCK)
+    for number, at in enumerate(range(start, start + total.size, _BLOCK), start // _BLOCK):
+        place = slice(at - start, at - start + _BLOCK)
         room = sum(share.weight * int(share.peaks[number]) for share in shares)
         block: Float64 | Int64 = np.zeros(total[place].size)
         if room > _EXACT:  # below, every partial sum of every order is exact in float64, and faster
             block = block.astype(np.int64)
         for share, scale in zip(shares, scales, strict=True):
-            _add(share.values[place], block, share.weight, int(share.peaks[number]), scale)
+            _add(share.values[at : at + block.size], block, share.weight, int(share.peaks[number]), scale)
         total[place] = block
 
 

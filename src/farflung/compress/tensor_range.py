@@ -24,7 +24,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from farflung.compress.codecs import is_trained, mark_nothing_sent
-from farflung.compress.merge import ClippedLength, Rule, WeightedUpdate, check_parts, mean, merge
+from farflung.compress.merge import ClippedLength, Rule, WeightedUpdate, check_parts, mean_of_tensor
 from farflung.compress.norm_clip import BLOCK, sum_of_squares
 from farflung.core.canon.float_operations import FRACTION_BITS, to_fixed
 from farflung.core.ids import PeerId
@@ -60,12 +60,12 @@ def ranged_mean(
     check_parts(layout, parts)
     found = np.empty(layout.size, np.float32) if out is None else out
     lost = list[tuple[Mapping[PeerId, ClippedLength], list[int]]]()
-    for tensor, place in layout.slices():
+    for _, place in layout.slices():
         common, *each = _exponents([part.values[place] for part in parts], rule, is_fine)
         scaled = [part._replace(values=_brought(part.values[place], at)) for part, at in zip(parts, each, strict=True)]
-        merged = merge(TensorLayout.of({tensor.name: tensor.shape}), scaled, rule)
-        found[place] = times(mean(merged), -common)
-        lost.append((merged.clipped, each))
+        lost.append((mean_of_tensor(scaled, rule, found[place]), each))
+        if common:
+            found[place] = times(found[place], -common)
         for values in (found, *(part.values for part in parts)):
             leave(values[place])
     return RangedMean(found, _shares(lost))
@@ -101,6 +101,7 @@ def _brought(values: Float32, exponent: int) -> Float32:
 def peak(values: Float32) -> float:
     """The largest |value|; 0 of none, and of values that are not finite, which a merge refuses by name."""
     largest = max(float(values.max()), -float(values.min())) if values.size else 0.0
+    leave(values)
     return largest if math.isfinite(largest) else 0.0
 
 

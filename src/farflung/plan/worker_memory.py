@@ -59,6 +59,7 @@ RECOMPUTED_BYTES: Final = {32: 76, 16: 40}
 # baseline (a MiB a copy).
 PASS_WINDOWS: Final = 32
 PASS_VALUES: Final = 1 << 18
+PROFILED: Final = 8  # states that train.noise_profile holds at once, of four classes and four shortcuts
 PAGE: Final = 1 << 16  # the largest page of memory that a place in a file is rounded to
 # What the C heap keeps beyond what is in use, where nobody measured it: 1.1 to 1.8 in six models (docs/plan/memory).
 HEAP_SLACK: Final = 1.25
@@ -216,15 +217,20 @@ def border_vectors(spec: JobSpec) -> int:
     return spec.segments * held + ahead + opened_vectors(spec)
 
 
+def profile_vectors(spec: JobSpec) -> int:
+    """Vectors that an audited job's profile adds to a worker's file: states of its classes and of its shortcuts."""
+    return PROFILED * (1 + inner_vectors(spec)) if spec.is_audited else 0
+
+
 def state_file_bytes(spec: JobSpec, layout: TensorLayout) -> Bytes:
     """The most that a worker holds in its file of states (train.vector_store), which takes disk as it is written.
 
-    Public state before and after a merge, what is merged and its result, the first weights, what is carried, states at
-    the borders, and those of a verifier, a baseline or a profile, which compares all of its classes.
+    Public state before and after a merge, what is merged and its result, the first weights, what is carried, and the
+    states at the borders or those of a profile.
     """
-    held, public = 1 + inner_vectors(spec), 1 + outer_vectors(spec.sync)
-    merged = spec.network.providers + 1
-    vectors = 2 * public + merged + 1 + 3 * carried_vectors(spec.sync) + border_vectors(spec) + 8 * held
+    public, merged = 1 + outer_vectors(spec.sync), spec.network.providers + 1
+    most = max(border_vectors(spec), profile_vectors(spec), 3 * (1 + inner_vectors(spec)))
+    vectors = 2 * public + merged + 1 + 3 * carried_vectors(spec.sync) + most
     return Bytes(vectors * (FLOAT * layout.size + PAGE))
 
 

@@ -217,6 +217,7 @@ class Sync:
         part = self.fragment(about.round, layout)
         values = self.codec(about.round).decode(payload, part.layout, about, self.store.new(part.layout.size))
         values.flags.writeable = False
+        leave(payload)
         self.store.rest()
         return values
 
