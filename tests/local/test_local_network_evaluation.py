@@ -12,6 +12,7 @@ import pytest
 from farflung.core.events import EvaluationEvent
 from farflung.job.spec import EvaluateSpec, JobSpec
 from farflung.local.network.evaluation import Evaluator
+from farflung.train.blobs import Blob, file_of
 from farflung.train.worker_messages import LossResult
 from farflung.watch.event_lines import lines
 from farflung.watch.fold import RunTimeline
@@ -38,9 +39,11 @@ def test_each_round_that_is_due_is_measured_and_of_those_that_come_too_fast_the_
         gate = asyncio.Event()
         evaluator = Evaluator(None, terms, journal)  # type: ignore[arg-type]
 
-        async def score(packed: bytes, tokens: int) -> LossResult:
+        async def score(packed: Blob, tokens: int) -> LossResult:
             await gate.wait()
-            return LossResult(float(packed), tokens, 0, 0.0)
+            lent = file_of(packed)
+            assert lent is not None
+            return LossResult(float(lent.path.read_bytes()), tokens, 0, 0.0)
 
         evaluator.score = score  # type: ignore[method-assign]
         for round in range(1, 7):
