@@ -1,7 +1,7 @@
 """States what a run on one computer holds on disk at once; what grows with its rounds comes on top of it.
 
-Fitted to a run of 124 M parameters (diloco in fp32, 2 providers, 1 verifier): 65 GB, of which workers' files of states
-38 GB.
+Fitted to runs of 124 M parameters (diloco in fp32, 2 providers, 1 verifier, 5 segments): 75 GB, of which workers' files
+of states 38 GB.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from farflung.plan.state_vectors import FLOAT, carried_vectors, inner_vectors, o
 from farflung.plan.worker_memory import border_vectors, opened_vectors, profile_vectors
 
 SNAPSHOTS: Final = 3  # round 0 and the last two
+OPENED: Final = 2  # rounds of which a provider keeps what it opened
 PAYLOADS: Final = 2  # rounds whose payloads are kept by everybody
 
 
@@ -26,7 +27,7 @@ def least_disk(spec: JobSpec, layout: TensorLayout, dataset_bytes: int) -> Bytes
     """
     public, private = 1 + outer_vectors(spec.sync), 1 + inner_vectors(spec) + carried_vectors(spec.sync)
     opened, carried = opened_vectors(spec), carried_vectors(spec.sync)
-    provider = 2 * private + public + opened + _file(public) + 3 * carried + border_vectors(spec) - opened
+    provider = 2 * private + public + OPENED * opened + _file(public) + 3 * carried + border_vectors(spec) - opened
     verifier = opened + _file(public)
     requester = (SNAPSHOTS + 2) * public + _file(public) + _file(public) + profile_vectors(spec)
     members, verifiers = spec.network.providers, spec.verifiers
