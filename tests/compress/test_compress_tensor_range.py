@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from farflung.compress.merge import Rule, WeightedUpdate, mean, merge
+from farflung.compress.norm_clip import BLOCK
 from farflung.compress.tensor_range import LARGEST, LEAST, ranged_mean
 from farflung.core.ids import PeerId
 from farflung.core.tensor_layout import Float32, TensorLayout
@@ -102,3 +103,15 @@ def test_it_is_told_what_the_clip_takes_of_whom(is_fine: bool, size: float) -> N
         found = ranged_mean(LAYOUT, [*parts[:2], loud, parts[3]], "clip", is_fine=is_fine).clipped
         assert found == {loud.peer: pytest.approx(2 / 3, rel=1e-3)}
     assert ranged_mean(LAYOUT, parts, "mean", is_fine=is_fine).clipped == {}
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_a_long_tensor_is_merged_in_stretches_to_the_bits_of_the_whole(
+    rule: Rule, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    layout = TensorLayout.of({"long": (3 * BLOCK + 5,), "short": (7,)})
+    generator = np.random.default_rng(4)
+    parts = [part(each, generator.standard_normal(layout.size), each + 1) for each in range(3)]
+    whole = mean(merge(layout, parts, rule))
+    monkeypatch.setattr("farflung.compress.merge.STRETCH", BLOCK)
+    assert ranged_mean(layout, parts, rule).values.tobytes() == whole.tobytes()
