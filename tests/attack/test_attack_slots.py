@@ -25,6 +25,7 @@ from farflung.peers.node.job_fit import ClassPrices
 from farflung.peers.node.policy import LeasePolicy
 from farflung.peers.node.slot_clock import KEEP_SECONDS, PARK_SECONDS, SlotClock, SlotDue
 from farflung.peers.protocol import messages
+from farflung.plan.run_disk import node_disk
 
 replace = msgspec.structs.replace
 COST = UNITS * PROPOSAL.unit_price
@@ -284,12 +285,16 @@ def test_a_round_that_is_under_way_is_opened_and_merged_before_a_closed_node_end
 @pytest.mark.parametrize(("free", "takes", "goes_on"), [(2000, True, True), (1999, False, True), (499, False, False)])
 def test_a_full_disk_takes_no_lease_and_then_ends_one(tmp_path: Path, free: int, takes: bool, goes_on: bool) -> None:
     floor = DiskFloor(tmp_path, 2000, lambda _: free)
-    if takes:
-        floor.check()
-    else:
-        with pytest.raises(PolicyError) as refused:
-            floor.check()
-        assert refused.value.code == "FF-APP-576"
+    for lent in (LeaseRole.TRAIN, LeaseRole.AUDIT):
+        states = node_disk(TERMS.spec, TERMS.layout, audits=lent is LeaseRole.AUDIT)
+        assert states >= 4 * TERMS.layout.size * 8
+        fitting = DiskFloor(tmp_path, 2000, lambda _, states=states: free + states)
+        if takes:
+            fitting.check(TERMS, lent)
+        else:
+            with pytest.raises(PolicyError) as refused:
+                fitting.check(TERMS, lent)
+            assert refused.value.code == "FF-APP-576"
     assert (floor.fault(0.0) == "") == goes_on
     assert DiskFloor(tmp_path, 0, lambda _: free).fault(0.0) == ""
 

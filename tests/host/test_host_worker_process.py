@@ -72,6 +72,39 @@ def finish(worker: WorkerProcess) -> int:
     return status
 
 
+GROWS = """
+import json, mmap, os, socket, sys
+s, states = socket.socket(fileno=int(sys.argv[1])), int(sys.argv[2])
+size, told = os.fstat(states).st_size, {}
+page = mmap.mmap(states, mmap.PAGESIZE, offset=size - mmap.PAGESIZE)
+page[:4] = b"kept"
+for name, grow in (
+    ("ftruncate", lambda: os.ftruncate(states, size + 1)),
+    ("fallocate", lambda: os.posix_fallocate(states, size, 4096)),
+    ("pwrite", lambda: os.pwrite(states, b"more", size)),
+):
+    try:
+        grow()
+        told[name] = "done"
+    except OSError as error:
+        told[name] = error.strerror
+told["size"], told["links"] = os.fstat(states).st_size, os.fstat(states).st_nlink
+s.sendall(json.dumps(told).encode() + b"\\n")
+s.recv(1)
+"""
+
+
+@LINUX
+def test_a_workers_file_of_states_is_mapped_and_does_not_grow(tmp_path: Path) -> None:
+    """Its length is all the disk that a stranger's model can take by it."""
+    limits = WorkerLimits(state_bytes=64 << 20)
+    worker = start(tmp_path, "import signal; signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n" + GROWS, limits)
+    told = json.loads(line(worker))
+    worker.terminate()
+    assert (told.pop("size"), told.pop("links")) == (64 << 20, 0)
+    assert "done" not in told.values(), told
+
+
 @LINUX
 def test_limits_hold_and_nothing_of_the_agent_is_inherited(tmp_path: Path, tier: str) -> None:
     secret = os.open(tmp_path, os.O_RDONLY)

@@ -26,18 +26,37 @@ def least_disk(spec: JobSpec, layout: TensorLayout, dataset_bytes: int) -> Bytes
     private state before and after a round, the round's public state and, where work is audited, what it opened; of each
     process its file of states (train.vector_store); and the payloads of two rounds at everybody.
     """
-    public, private = 1 + outer_vectors(spec.sync), 1 + inner_vectors(spec) + carried_vectors(spec.sync)
-    opened, carried = opened_vectors(spec), carried_vectors(spec.sync)
-    provider = 2 * private + public + OPENED * opened + _file(public) + 3 * carried + border_vectors(spec) - opened
-    verifier = opened + _file(public)
+    public, members, verifiers = 1 + outer_vectors(spec.sync), spec.network.providers, spec.verifiers
     requester = (SNAPSHOTS + 2) * public + _file(public) + _file(public) + profile_vectors(spec)
-    members, verifiers = spec.network.providers, spec.verifiers
-    audits = AUDITED * members * (public + 2 * private - carried) if verifiers else 0
-    states = FLOAT * layout.size * (members * provider + verifiers * verifier + audits + requester)
+    nodes = members * _provider_vectors(spec) + verifiers * _verifier_vectors(spec)
+    audits = AUDITED * members * _audit_vectors(spec) if verifiers else 0
+    states = FLOAT * layout.size * (nodes + audits + requester)
     payloads = PAYLOADS * members * (members + 1) * int(payload_bytes(spec.sync, layout))
     kept = kept_bytes(spec, dataset_bytes) * (members + 1)
     data = dataset_bytes + first_bytes(spec, dataset_bytes) + kept
     return Bytes(data + states + payloads)
+
+
+def node_disk(spec: JobSpec, layout: TensorLayout, *, audits: bool) -> Bytes:
+    """The states of a job that one node holds on disk at once; `audits`: a verifier, which repeats a segment."""
+    vectors = _verifier_vectors(spec) + _audit_vectors(spec) if audits else _provider_vectors(spec)
+    return Bytes(FLOAT * layout.size * vectors)
+
+
+def _provider_vectors(spec: JobSpec) -> int:
+    """Private state before and after a round, its public state, what was opened, and the worker's file."""
+    public, private = 1 + outer_vectors(spec.sync), 1 + inner_vectors(spec) + carried_vectors(spec.sync)
+    opened, carried = opened_vectors(spec), carried_vectors(spec.sync)
+    return 2 * private + public + OPENED * opened + _file(public) + 3 * carried + border_vectors(spec) - opened
+
+
+def _verifier_vectors(spec: JobSpec) -> int:
+    return opened_vectors(spec) + _file(1 + outer_vectors(spec.sync))
+
+
+def _audit_vectors(spec: JobSpec) -> int:
+    """Snapshot, start and end of one segment that is repeated."""
+    return 1 + outer_vectors(spec.sync) + 2 * (1 + inner_vectors(spec)) + carried_vectors(spec.sync)
 
 
 def _file(public: int) -> int:

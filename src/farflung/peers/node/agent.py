@@ -197,9 +197,9 @@ class NodeAgent:
     async def propose(self, call: NodeCall, proposal: messages.LeaseOfferRequest) -> messages.LeaseOfferReply:
         """Takes a job into the free slot if policy and ledger agree, and signs the offer that binds both sides."""
         self._policy.judge(call.peer, proposal)
-        if self._is_free(call.peer, proposal.terms.id):
+        if self._is_free(call.peer, proposal):
             await self.admission.admit(call.peer, proposal)
-            if self._is_free(call.peer, proposal.terms.id):  # still
+            if self._is_free(call.peer, proposal):  # still
                 self._take(call.peer, proposal)
         job = proposal.terms.id
         asked = (proposal.unit_price, proposal.stake, proposal.units_max, proposal.expires)
@@ -212,17 +212,17 @@ class NodeAgent:
         signature = sign_lease_key(self._key, job, lease_key)
         return messages.LeaseOfferReply(sign_offer(self._key, offer), lease_key, signature, said)
 
-    def _is_free(self, requester: PeerId, job: Hash) -> bool:
-        """Whether the slot is free for this job; not: it has it already. Raises PolicyError FF-APP-046, 575."""
-        if self._slot is not None and self._slot.job == job and self.requester == requester:
+    def _is_free(self, requester: PeerId, proposal: messages.LeaseOfferRequest) -> bool:
+        """Whether the slot is free for this job; not: it has it already. Raises PolicyError FF-APP-046, 575, 576."""
+        if self._slot is not None and self._slot.job == proposal.terms.id and self.requester == requester:
             return False
-        if self._slot is not None or self._hold.is_kept(requester, job, time.monotonic()):
+        if self._slot is not None or self._hold.is_kept(requester, proposal.terms.id, time.monotonic()):
             raise PolicyError("FF-APP-046", "this node is leased already", hint="propose to another provider")
         if why := self.closed:
             raise PolicyError(
                 "FF-APP-575", "this node takes no lease now", cause=why, hint="propose to another provider"
             )
-        self._disk_floor.check()
+        self._disk_floor.check(proposal.terms, self._role.role)
         return True
 
     def _take(self, requester: PeerId, proposal: messages.LeaseOfferRequest) -> None:

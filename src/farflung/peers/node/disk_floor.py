@@ -14,25 +14,30 @@ from typing import Final
 from farflung.core.errors import PolicyError
 from farflung.core.units import format_bytes
 from farflung.host.io.machine_probe import disk_bytes
+from farflung.job.spec import JobTerms
+from farflung.ledger.transactions import LeaseRole
+from farflung.plan.run_disk import node_disk
 
 LOOK_SECONDS: Final = 5.0
 END_SHARE: Final = 4  # of the floor
 
 
 class DiskFloor:
-    """One folder's. `floor`: bytes that must be free before a lease is taken; 0: nobody looks."""
+    """One folder's. `floor`: bytes that stay free beside a job's states when a lease is taken; 0: nobody looks."""
 
     def __init__(self, folder: Path, floor: int, free: Callable[[Path], int] = disk_bytes) -> None:
         self._folder, self._floor, self._free = folder, floor, free
         self._next, self._fault = 0.0, ""
 
-    def check(self) -> None:
-        """Raises PolicyError FF-APP-576: too little for a lease."""
-        if self._floor and (free := self._free(self._folder)) < self._floor:
+    def check(self, terms: JobTerms, role: LeaseRole) -> None:
+        """Raises PolicyError FF-APP-576: too little for a lease of this job, whose states lie on the disk."""
+        needed = node_disk(terms.spec, terms.layout, audits=role is LeaseRole.AUDIT)
+        if self._floor and (free := self._free(self._folder)) < self._floor + needed:
             raise PolicyError(
                 "FF-APP-576",
                 "this node's disk is too full for a lease",
-                cause=f"{format_bytes(free)} are free, it keeps {format_bytes(self._floor)}",
+                cause=f"{format_bytes(free)} are free; it keeps {format_bytes(self._floor)}, and the job's states take "
+                f"{format_bytes(needed)}",
                 hint="free some disk on the node, or lower its floor (disk_floor); or hire another provider",
             )
 
